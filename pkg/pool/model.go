@@ -1,0 +1,162 @@
+package pool
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// Ref names a Service.
+type Ref struct{ Namespace, Name string }
+
+// String is namespace/name.
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+// Service is what matters here of a Kubernetes Service that bears the marker.
+type Service struct {
+	Ref
+	UID         string
+	Created     time.Time
+	Labels      map[string]string
+	Annotations map[string]string
+	// Type is spec.type: ClusterIP, ExternalName, ...
+	Type        string
+	HasSelector bool
+}
+
+// Slice is what matters here of an EndpointSlice that bears the marker.
+type Slice struct {
+	Namespace, Name string
+	// Service is the name in the label kubernetes.io/service-name.
+	Service string
+	// OwnerUID is the UID of the controller owner where that is a Service, else empty.
+	OwnerUID string
+	// Version is metadata.resourceVersion as a number; of two slices that list one member the greater one is believed.
+	Version uint64
+	// AddressType is IPv4, IPv6 or FQDN.
+	AddressType string
+	Endpoints   []Endpoint
+	// Changed is when the cluster saw the cause of the last change (endpoints.kubernetes.io/last-change-trigger-time), or zero.
+	Changed time.Time
+}
+
+// Endpoint is one entry of a slice. Nil conditions have the meaning of discovery/v1: ready, serving, not terminating.
+type Endpoint struct {
+	Addresses                   []string
+	Ready, Serving, Terminating *bool
+	Target                      *TargetRef
+}
+
+// TargetRef is the object that an endpoint stands for.
+type TargetRef struct{ Kind, Namespace, Name, UID string }
+
+// MemberKey names one workload: a pod by namespace and UID, anything else by namespace and address.
+type MemberKey struct {
+	Namespace string
+	UID       string
+	Addr      netip.Addr
+}
+
+// Condition is what the cluster says of a member in one pool.
+type Condition uint8
+
+// The conditions, from weak to strong.
+const (
+	NotReady Condition = iota
+	// Draining is serving and terminating.
+	Draining
+	Ready
+)
+
+// State is what a member counts as.
+type State uint8
+
+// The states, from weak to strong: a member of several pools of one stream takes the strongest.
+const (
+	Inactive State = iota
+	// DrainingState keeps the connections it has; only pools with "draining: keep" say so.
+	DrainingState
+	Active
+)
+
+// Answer is what the pools of one stream say of one member.
+type Answer struct {
+	State State
+	// Reason in CamelCase: Ready, NotReady, Terminating, Draining, Panic, ServingTerminating.
+	Reason string
+	// Caused is when the cluster reported the cause, or zero.
+	Caused time.Time
+	// Assigned is whether the member shall hold the stream.
+	Assigned bool
+	// Services are the pools that list the member, sorted.
+	Services []Ref
+}
+
+// Member is one workload with all that the pools say of it. It is immutable.
+type Member struct {
+	Key MemberKey
+	// Name is the pod's, or empty.
+	Name string
+	// Addrs is the union over all slices, sorted.
+	Addrs []netip.Addr
+	// Trench is the one that holds the member; every stream in Streams is of this trench.
+	Trench string
+	// Streams has an answer for every stream of a pool that lists the member and is not withheld from it.
+	Streams map[stream.Key]Answer
+	// Withheld are the pools that list the member but lost it to an older Service of another trench, sorted.
+	Withheld []Ref
+}
+
+// Pool is a Service as understood. It is immutable.
+type Pool struct {
+	Ref
+	UID     string
+	Created time.Time
+	// Stream is the zero Key where the labels name none.
+	Stream stream.Key
+	// Accepted, Reason and Message are the condition of that name: Reason is Accepted, IncompleteLabels, InvalidLabels,
+	// InvalidAnnotations, UnsupportedType, NotPermitted or Conflict (accepted, but members are withheld).
+	Accepted   bool
+	Reason     string
+	Message    string
+	Assignment Assignment
+	KeepDrain  bool
+	// PanicThreshold in percent, 0 is off.
+	PanicThreshold int
+	Panic          bool
+	HasSelector    bool
+	Members        []PoolMember
+	// Problems are what was refused in the slices, each naming its object, sorted.
+	Problems []string
+}
+
+// PoolMember is one member as one pool sees it.
+type PoolMember struct {
+	Key       MemberKey
+	Name      string
+	Condition Condition
+	State     State
+	Assigned  bool
+	Withheld  bool
+}
+
+// Assignment is the policy that decides which members hold the stream.
+type Assignment string
+
+// The assignment policies.
+const (
+	// ByMembership assigns a stream to every member, ready or not: a pod may need its stream to become ready, and a flap must
+	// not tear interfaces down.
+	ByMembership Assignment = "membership"
+	// ByReadiness assigns it to Ready members only, which is the letter of the proposal.
+	ByReadiness Assignment = "ready"
+)
+
+// Delta says what a Flush changed.
+type Delta struct {
+	// Members holds the new value of every member that changed; nil means that it is gone.
+	Members map[MemberKey]*Member
+	// Pools likewise.
+	Pools map[Ref]*Pool
+}
