@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"net/netip"
+
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// Event is something that a source reports. Events of one source are applied in the order in which it posts them.
+type Event interface{ isEvent() }
+
+// NamespaceSynced is the complete state of a namespace: it replaces what was known. Nothing of a namespace counts before
+// its first one.
+type NamespaceSynced struct {
+	Namespace string
+	Services  []pool.Service
+	Slices    []pool.Slice
+}
+
+// NamespaceUnavailable says that a namespace cannot be read for now. Before the first sync its last stored effective
+// targets count; after it nothing changes.
+type NamespaceUnavailable struct {
+	Namespace string
+	Err       error
+}
+
+// NamespaceDropped says that a namespace is no longer watched.
+type NamespaceDropped struct{ Namespace string }
+
+// ServiceSet adds or replaces a Service.
+type ServiceSet struct{ Service pool.Service }
+
+// ServiceGone says that a Service is deleted or lost its marker.
+type ServiceGone struct{ Ref pool.Ref }
+
+// SliceSet adds or replaces an EndpointSlice.
+type SliceSet struct{ Slice pool.Slice }
+
+// SliceGone says that an EndpointSlice is deleted or lost its marker.
+type SliceGone struct{ Namespace, Name string }
+
+// TrenchConfigured is what the configuration of a trench says. Absent streams, and 0, mean the default of 100 targets.
+type TrenchConfigured struct {
+	Trench     string
+	MaxTargets map[stream.Key]uint32
+}
+
+// PermitChanged replaces the policy that says which namespaces may join which streams.
+type PermitChanged struct {
+	Permit func(namespace string, k stream.Key, external bool) bool
+}
+
+// reported is what the sidecar of a workload says; a nil report ends its watch.
+type reported struct {
+	id       uint64
+	workload Workload
+	report   *Report
+}
+
+func (NamespaceSynced) isEvent()      {}
+func (NamespaceUnavailable) isEvent() {}
+func (NamespaceDropped) isEvent()     {}
+func (ServiceSet) isEvent()           {}
+func (ServiceGone) isEvent()          {}
+func (SliceSet) isEvent()             {}
+func (SliceGone) isEvent()            {}
+func (TrenchConfigured) isEvent()     {}
+func (PermitChanged) isEvent()        {}
+func (reported) isEvent()             {}
+
+// Workload names a target by pod or by an address of its primary network. It is comparable.
+type Workload struct {
+	Namespace, Pod, PodUID string
+	Addr                   netip.Addr
+}
+
+// Report is what a sidecar says of its pod.
+type Report struct {
+	// Proven is set where the caller's identity stands behind the addresses; others do not bind.
+	Proven bool
+	Addrs  []netip.Addr
+	// Application lists the streams that the application holds itself, HasOwners whether the sidecar reports owners at all.
+	Application []stream.Key
+	HasOwners   bool
+}
+
+// PoolStatus is what there is to say of a pool.
+type PoolStatus struct {
+	Pool *pool.Pool
+	// Targets counts the registrations of the pool's stream.
+	Targets Counts
+}
+
+// Counts counts registrations of one stream.
+type Counts struct {
+	// Registered are all; Bound those that belong to a known pod; Active and Draining take traffic.
+	Registered, Bound, Active, Draining int
+	// Blocked wait for their identifier; Invalid have none in 1..max-targets.
+	Blocked, Invalid int
+}
