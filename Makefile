@@ -1,0 +1,88 @@
+# What this repository can do: "make help". It needs Go, git, a C compiler (for the race detector) and a Go module proxy.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+MODULE   := github.com/nordix/meridio-nsp
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w -X $(MODULE)/pkg/nsp.Version=$(VERSION)
+TOOLS    := $(CURDIR)/bin/tools
+CHART    := deployments/helm/meridio-nsp
+FUZZTIME ?= 5s
+
+# Packages whose tests need the control plane; the first lane is the one that "make test" runs.
+LANE  := ./test/e2e
+LANES := ./test/e2e/... ./test/cluster/...
+UNITS  = $(shell $(GO) list ./... | grep -vE '/test/(e2e|cluster)(/|$$)')
+
+# As root everything can run, so nothing may be skipped.
+REPORT = $(GO) run ./test/report $(if $(filter 0,$(shell id -u)),-no-skips)
+
+.PHONY: help build test verify unit e2e e2e-all lint vet-modules fuzz bench demo proto proto-check proto-baseline controlplane clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build static binaries of all commands into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+test: unit e2e ## Run the unit tests and the main end-to-end lane
+
+verify: lint vet-modules unit e2e-all fuzz ## Run everything: linters, all tests with -race, all lanes, a taste of fuzzing
+
+unit: ## Run the unit tests with the race detector
+	$(GO) test -race -json $(UNITS) | $(REPORT)
+
+e2e: build controlplane ## Run the main end-to-end lane on a real control plane
+	$(GO) test -race -count=1 -timeout 20m -json $(LANE) | $(REPORT)
+
+e2e-all: build controlplane ## Run all end-to-end lanes, one after the other
+	$(GO) test -race -count=1 -timeout 40m -p 1 -json $(LANES) | $(REPORT)
+
+lint: $(addprefix $(TOOLS)/,golangci-lint buf helm) proto-check ## Check code, protos and chart
+	$(GO) vet ./...
+	$(TOOLS)/golangci-lint run ./...
+	cd api && $(TOOLS)/buf format -d --exit-code && $(TOOLS)/buf lint && $(TOOLS)/buf breaking --against baseline.binpb
+	if [ -d $(CHART) ]; then $(TOOLS)/helm lint --strict $(CHART); fi
+
+vet-modules: ## Vet the test modules beside the main one
+	CGO_ENABLED=0 $(GO) -C test/controlplane vet ./...
+
+fuzz: ## Run each fuzz target for FUZZTIME (5s)
+	@grep -roE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file func; do \
+	  echo "$$file $${func#func }"; \
+	  $(GO) test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null; \
+	done
+
+bench: build controlplane ## Measure the budgets
+	$(GO) run ./test/bench
+
+demo: build controlplane ## Watch a Service drive targets and load balancers
+	$(GO) run ./test/demo
+
+controlplane: ## Build the Kubernetes control plane of the tests (minutes, once)
+	$(GO) run ./test/cluster/build
+
+# The plug-ins are named by path in buf.gen.yaml, so nothing that happens to be installed can slip in.
+BUF := $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc)
+
+proto: $(BUF) ## Generate the Go code of api/
+	cd api && $(TOOLS)/buf format -w && $(TOOLS)/buf generate
+
+proto-check: $(BUF)
+	@fresh=$$(mktemp -d) && trap 'rm -rf $$fresh' EXIT && (cd api && $(TOOLS)/buf generate -o $$fresh) && \
+	sums() { (cd $$1 && find . -name '*.pb.go' -exec sha256sum {} + | sort -k 2); } && \
+	diff <(sums $$fresh) <(sums api) || { echo 'generated code is stale: run "make proto"' >&2; exit 1; }
+
+proto-baseline: $(TOOLS)/buf ## At a release: make today's protos the ones later changes are compared with
+	cd api && $(TOOLS)/buf build --exclude-source-info -o baseline.binpb
+
+# Developer tools, each pinned by a module of its own: their dependencies would lift each other's versions.
+$(TOOLS)/%: test/tools/%/go.mod
+	@echo "building $* (once)"
+	CGO_ENABLED=0 $(GO) -C $(<D) build -trimpath -ldflags '-s -w' -o $(TOOLS)/ tool
+	@touch $@
+
+clean: ## Remove bin/
+	rm -rf bin
