@@ -1,0 +1,210 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	errRunning = errors.New("the watch runs already")
+	errSilent  = errors.New("the server is silent")
+	errAged    = errors.New("the stream reached its maximum age")
+	// errLost is wrapped by all that shows that a message was lost or that the server contradicts itself.
+	errLost = errors.New("out of step with the server")
+)
+
+// redialAfter bounds how long refusals keep a connection: whoever answers may have got the address of the NSP that
+// moved away.
+const redialAfter = 30 * time.Second
+
+// attempt opens one stream and receives from it until it fails.
+type attempt func(ctx context.Context, conn grpc.ClientConnInterface, p *pulse) error
+
+// line keeps one watch connected.
+//
+// Each attempt dials anew. A connection that lived on would keep its resolver, and gRPC's DNS resolver neither looks
+// again within 30 s of a good answer nor keeps its pauses under two minutes after empty ones, both for the whole
+// process only. A Service made again with another address, or one without endpoints for a while, must be found within
+// the backoff. The price is nothing: what failed would have to be connected again anyhow. Refusals are the exception:
+// they came over a good connection, and thousands of refused watchers must not keep the server busy with handshakes.
+type line struct {
+	client  *Client
+	log     *slog.Logger
+	attempt attempt
+
+	// Used by Run only.
+	conn     *grpc.ClientConn
+	dialed   time.Time
+	failures int
+	said     string
+
+	mu      sync.Mutex
+	running bool
+	status  Status
+}
+
+// Status is what a watch says of itself.
+type Status struct {
+	// Live is true from the first commit of a stream to its end.
+	Live bool
+	// Since is when Live changed; zero before the first commit.
+	Since time.Time
+	// Err is why the last stream ended; nil while live.
+	Err error
+}
+
+// run connects until ctx ends, which is no error.
+func (l *line) run(ctx context.Context) error {
+	if !l.start() {
+		return errRunning
+	}
+	defer l.stop()
+	for ctx.Err() == nil {
+		err := l.try(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if wait := l.failed(err); wait > 0 {
+			pause(ctx, wait)
+		}
+	}
+	return nil
+}
+
+func (l *line) start() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running {
+		return false
+	}
+	l.running = true
+	return true
+}
+
+func (l *line) stop() {
+	l.hangUp()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = false
+	if l.status.Live {
+		l.status = Status{Since: time.Now(), Err: context.Canceled}
+	}
+}
+
+// try is one attempt. Its error is the reason for which the stream was given up, where that was this side's doing.
+func (l *line) try(ctx context.Context) error {
+	if l.conn == nil {
+		conn, err := l.client.dial()
+		if err != nil {
+			return err
+		}
+		l.conn, l.dialed = conn, time.Now()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := newPulse(l.client.config.HeartbeatTimeout, cancel, l.live)
+	defer p.stop()
+	if age := l.client.config.MaxAge; age > 0 {
+		// Streams opened together after a restart of the server shall not all be re-opened together.
+		timer := time.AfterFunc(age-rand.N(age/5+1), func() { cancel(errAged) })
+		defer timer.Stop()
+	}
+	err := l.attempt(ctx, l.conn, p)
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) || errors.Is(cause, errAged) {
+		return cause
+	}
+	return err
+}
+
+// live is called at the first commit of a stream.
+func (l *line) live() {
+	if l.said != "" {
+		l.log.Info("watch is live again")
+	}
+	l.said = ""
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status = Status{Live: true, Since: time.Now()}
+}
+
+// failed draws the conclusions from the end of a stream and returns how long to wait.
+func (l *line) failed(err error) time.Duration {
+	refused := isRefusal(err)
+	if !refused || time.Since(l.dialed) >= redialAfter {
+		l.hangUp()
+	}
+	if wasLive := l.down(err); wasLive && !errors.Is(err, errLost) {
+		l.failures = 0 // A server that contradicts itself after every commit stays on the backoff.
+	}
+	switch backoff := l.client.config.Backoff; {
+	case errors.Is(err, errAged):
+		return 0
+	case refused:
+		l.say(slog.LevelWarn, "watch was refused", err, err.Error())
+		return backoff.refused()
+	default:
+		l.say(slog.LevelInfo, "watch was interrupted", err, status.Code(err).String())
+		wait := backoff.delay(l.failures)
+		l.failures++
+		return wait
+	}
+}
+
+func (l *line) down(err error) (wasLive bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wasLive = l.status.Live
+	if wasLive {
+		l.status.Live, l.status.Since = false, time.Now()
+	}
+	l.status.Err = err
+	return wasLive
+}
+
+// say logs a reason once, until another one comes or the watch is live.
+func (l *line) say(level slog.Level, what string, err error, reason string) {
+	if reason == l.said {
+		level = slog.LevelDebug
+	}
+	l.said = reason
+	l.log.Log(context.Background(), level, what, "error", err)
+}
+
+func (l *line) hangUp() {
+	if l.conn == nil {
+		return
+	}
+	if err := l.conn.Close(); err != nil {
+		l.log.Debug("connection was not closed", "error", err)
+	}
+	l.conn = nil
+}
+
+// Status can be called at any time.
+func (l *line) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status
+}
+
+// isRefusal tells an answer that a retry alone does not change from a failure.
+func isRefusal(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.FailedPrecondition:
+		return true
+	}
+	return false
+}
+
+func lostf(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errLost, fmt.Errorf(format, args...))
+}
