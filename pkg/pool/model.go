@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"cmp"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -12,6 +14,11 @@ type Ref struct{ Namespace, Name string }
 
 // String is namespace/name.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+// Compare orders by namespace and name.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(strings.Compare(r.Namespace, o.Namespace), strings.Compare(r.Name, o.Name))
+}
 
 // Service is what matters here of a Kubernetes Service that bears the marker.
 type Service struct {
@@ -58,6 +65,22 @@ type MemberKey struct {
 	Addr      netip.Addr
 }
 
+// External is whether no pod is behind the member.
+func (k MemberKey) External() bool { return k.UID == "" }
+
+// String is namespace/UID or namespace/address.
+func (k MemberKey) String() string {
+	if k.External() {
+		return k.Namespace + "/" + k.Addr.String()
+	}
+	return k.Namespace + "/" + k.UID
+}
+
+// Compare orders keys by namespace, UID and address, so that members without a pod come first.
+func (k MemberKey) Compare(o MemberKey) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.UID, o.UID), k.Addr.Compare(o.Addr))
+}
+
 // Condition is what the cluster says of a member in one pool.
 type Condition uint8
 
@@ -68,6 +91,9 @@ const (
 	Draining
 	Ready
 )
+
+// String is the name of the condition.
+func (c Condition) String() string { return [...]string{"NotReady", "Draining", "Ready"}[c] }
 
 // State is what a member counts as.
 type State uint8
@@ -80,12 +106,16 @@ const (
 	Active
 )
 
+// String is the name of the state.
+func (s State) String() string { return [...]string{"Inactive", "Draining", "Active"}[s] }
+
 // Answer is what the pools of one stream say of one member.
 type Answer struct {
 	State State
 	// Reason in CamelCase: Ready, NotReady, Terminating, Draining, Panic, ServingTerminating.
 	Reason string
-	// Caused is when the cluster reported the cause, or zero.
+	// Caused is when the cluster reported the cause of the last change of this answer or of the member's addresses: the
+	// Changed of the slice that is believed, or zero. A new Changed alone is no change: one slice has 100 endpoints.
 	Caused time.Time
 	// Assigned is whether the member shall hold the stream.
 	Assigned bool
@@ -116,7 +146,8 @@ type Pool struct {
 	// Stream is the zero Key where the labels name none.
 	Stream stream.Key
 	// Accepted, Reason and Message are the condition of that name: Reason is Accepted, IncompleteLabels, InvalidLabels,
-	// InvalidAnnotations, UnsupportedType, NotPermitted or Conflict (accepted, but members are withheld).
+	// UnsupportedType, NotPermitted, InvalidAnnotations (accepted, the default is used) or Conflict (accepted, but members
+	// are withheld). Message is a sentence that says what to change.
 	Accepted   bool
 	Reason     string
 	Message    string
@@ -126,12 +157,15 @@ type Pool struct {
 	PanicThreshold int
 	Panic          bool
 	HasSelector    bool
-	Members        []PoolMember
+	Counts         Counts
 	// Problems are what was refused in the slices, each naming its object, sorted.
 	Problems []string
 }
 
-// PoolMember is one member as one pool sees it.
+// Counts are the members of a pool by what they count as. Withheld members are in Members and Withheld, nowhere else.
+type Counts struct{ Members, Ready, Draining, Active, Assigned, Withheld int }
+
+// PoolMember is one member as one pool sees it; other pools of the stream may give a stronger answer.
 type PoolMember struct {
 	Key       MemberKey
 	Name      string
@@ -151,6 +185,27 @@ const (
 	ByMembership Assignment = "membership"
 	// ByReadiness assigns it to Ready members only, which is the letter of the proposal.
 	ByReadiness Assignment = "ready"
+)
+
+// The reasons of a Pool.
+const (
+	ReasonAccepted           = "Accepted"
+	ReasonIncompleteLabels   = "IncompleteLabels"
+	ReasonInvalidLabels      = "InvalidLabels"
+	ReasonInvalidAnnotations = "InvalidAnnotations"
+	ReasonUnsupportedType    = "UnsupportedType"
+	ReasonNotPermitted       = "NotPermitted"
+	ReasonConflict           = "Conflict"
+)
+
+// The reasons of an Answer.
+const (
+	ReasonReady              = "Ready"
+	ReasonNotReady           = "NotReady"
+	ReasonTerminating        = "Terminating"
+	ReasonDraining           = "Draining"
+	ReasonPanic              = "Panic"
+	ReasonServingTerminating = "ServingTerminating"
 )
 
 // Delta says what a Flush changed.
