@@ -1,0 +1,278 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// ErrStopped is returned to callers whose question came when the engine had ended.
+var ErrStopped = errors.New("the engine has stopped")
+
+// Config is what an engine needs. The functions are called from the engine's goroutine and must not block.
+type Config struct {
+	// Namespace is the NSP's own.
+	Namespace string
+	// Namespaces are those whose state must be read, or found unavailable, before anything is answered.
+	Namespaces []string
+	// Assignment is the policy where a Service names none.
+	Assignment pool.Assignment
+	// Permit says which namespaces may join which streams; see pool.Config.
+	Permit func(namespace string, k stream.Key, external bool) bool
+	// ReadinessOff leaves it to the TAPA to take a target out of traffic, as Meridio 1.x does: load balancers are not told of
+	// readiness, only of registrations.
+	ReadinessOff bool
+
+	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured.
+	WantConfig func(trench string)
+	// Remember keeps conclusions beside the registrations for after a restart.
+	Remember func(map[registry.Key]registry.Memory)
+	// Pools is told of pools that changed; nil is one that is gone.
+	Pools func(map[pool.Ref]*PoolStatus)
+	// Committed is told of every commit.
+	Committed func(Commit)
+}
+
+// Commit is what one turn of the engine did.
+type Commit struct {
+	// Waited is how long the oldest input waited, Took how long the turn took.
+	Waited, Took time.Duration
+	// Inputs were taken in, Rows changed.
+	Inputs, Rows int
+}
+
+// Engine joins pools and registrations. See the package comment.
+type Engine struct {
+	state   *state
+	out     outputs
+	watches atomic.Uint64
+	stale   atomic.Bool
+
+	mu      sync.Mutex
+	inbox   []input
+	stopped bool
+	wake    chan struct{}
+}
+
+// input is one thing for the owner to do. Questions are asked after the commit of the turn in which they arrive.
+type input struct {
+	at       time.Time
+	events   []Event
+	changes  []registry.Change
+	question func()
+	done     chan struct{}
+}
+
+// New makes an engine over the registrations that were stored.
+func New(cfg Config, entries []*registry.Entry) *Engine {
+	e := &Engine{out: newOutputs(), wake: make(chan struct{}, 1)}
+	e.state = newState(&cfg)
+	e.state.load(entries)
+	return e
+}
+
+// Run owns the state until ctx ends.
+func (e *Engine) Run(ctx context.Context) error {
+	defer e.stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.wake:
+			e.turn(e.take())
+		}
+	}
+}
+
+// Post takes events in. It does not block; events of one caller are applied in order.
+func (e *Engine) Post(events ...Event) {
+	e.put(input{events: events})
+}
+
+// Registered takes changes of the registry in and returns when watchers can see them.
+func (e *Engine) Registered(ctx context.Context, changes []registry.Change) {
+	done := make(chan struct{})
+	if !e.put(input{changes: changes, done: done}) {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Stale tells whether some namespace counts by what was stored before a restart.
+func (e *Engine) Stale() bool { return e.stale.Load() }
+
+// Feed is the topic of a conduit.
+func (e *Engine) Feed(ctx context.Context, c stream.Conduit) (t *Topic, err error) {
+	err = e.ask(ctx, func() {
+		t = e.state.topic(&e.out, c)
+		e.state.publishTopics(&e.out, nil)
+	})
+	return t, err
+}
+
+// List watches the registrations that a filter selects. The first value reflects every registration acknowledged before. The
+// watcher must be closed.
+func (e *Engine) List(ctx context.Context, f Filter) (w *feed.Watcher[Filter, *List], err error) {
+	err = e.ask(ctx, func() {
+		w = e.out.lists.Watch(f)
+		if !f.exact() {
+			e.out.wild[f] = true
+		}
+		e.state.want(f.Trench)
+		e.state.publishList(&e.out, f)
+	})
+	return w, err
+}
+
+// Assignments watches the streams of a workload. The watcher must be closed.
+func (e *Engine) Assignments(ctx context.Context, w Workload) (r *feed.Watcher[Workload, *Assigned], err error) {
+	err = e.ask(ctx, func() {
+		r = e.out.assignments.Watch(w)
+		e.state.publishAssignment(&e.out, w)
+	})
+	return r, err
+}
+
+// Reporter takes the reports of one sidecar's watch in.
+func (e *Engine) Reporter(w Workload) *Reporter {
+	return &Reporter{engine: e, id: e.watches.Add(1), workload: w}
+}
+
+// Reporter is one sidecar's voice. A report replaces the one before; Close says that the watch is over.
+type Reporter struct {
+	engine   *Engine
+	id       uint64
+	workload Workload
+}
+
+// Report takes a report in.
+func (r *Reporter) Report(rep Report) {
+	r.engine.Post(reported{id: r.id, workload: r.workload, report: &rep})
+}
+
+// Close ends the watch.
+func (r *Reporter) Close() {
+	r.engine.Post(reported{id: r.id, workload: r.workload})
+}
+
+// ask runs a question on the owner's goroutine, after all that was put in before it.
+func (e *Engine) ask(ctx context.Context, question func()) error {
+	done := make(chan struct{})
+	if !e.put(input{question: question, done: done}) {
+		return ErrStopped
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *Engine) put(in input) bool {
+	in.at = time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		return false
+	}
+	e.inbox = append(e.inbox, in)
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (e *Engine) take() []input {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	batch := e.inbox
+	e.inbox = nil
+	return batch
+}
+
+// turn takes inputs in, commits once, and answers.
+func (e *Engine) turn(batch []input) {
+	if len(batch) == 0 {
+		return
+	}
+	start := time.Now()
+	stirred := false
+	for _, in := range batch {
+		for _, ev := range in.events {
+			e.state.apply(ev)
+			stirred = true
+		}
+		for _, c := range in.changes {
+			e.state.changed(c)
+			stirred = true
+		}
+	}
+	rows := 0
+	if stirred || !e.state.loaded {
+		e.state.loaded = true
+		rows = e.state.commit(&e.out).rows
+		e.stale.Store(e.state.stale())
+	}
+	for _, in := range batch {
+		if in.question != nil {
+			in.question()
+		}
+		if in.done != nil {
+			close(in.done)
+		}
+	}
+	if e.state.cfg.Committed != nil {
+		e.state.cfg.Committed(Commit{
+			Waited: start.Sub(batch[0].at), Took: time.Since(start), Inputs: len(batch), Rows: rows,
+		})
+	}
+}
+
+// stop answers whoever still waits.
+func (e *Engine) stop() {
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
+	for _, in := range e.take() {
+		if in.done != nil {
+			close(in.done)
+		}
+	}
+}
+
+// Pools are all pools with their members, sorted.
+func (e *Engine) Pools(ctx context.Context, namespace string) (out []PoolDetail, err error) {
+	err = e.ask(ctx, func() { out = e.state.poolDetails(&e.out, namespace) })
+	return out, err
+}
+
+// Targets are all registrations that a filter covers, whatever their status, in the order in which they were first stored.
+func (e *Engine) Targets(ctx context.Context, f Filter) (out []*Row, err error) {
+	f.Status = registry.Any
+	err = e.ask(ctx, func() {
+		for _, t := range slices.Sorted(maps.Keys(e.state.rows)) {
+			f.Type = t
+			e.state.rows[t].Scan(func(_ uint64, r *Row) bool {
+				if f.covers(r.Entry) {
+					out = append(out, r)
+				}
+				return true
+			})
+		}
+	})
+	return out, err
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"maps"
+
+	"github.com/tidwall/btree"
+
+	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// Topic is the feed of one conduit, by registration ID.
+type Topic = feed.Topic[uint64, *Row]
+
+// outputs are what watchers read. They are written by the owner only.
+type outputs struct {
+	topics      map[stream.Conduit]*Topic
+	lists       *feed.Board[Filter, *List]
+	wild        map[Filter]bool
+	assignments *feed.Board[Workload, *Assigned]
+}
+
+func newOutputs() outputs {
+	return outputs{
+		topics:      make(map[stream.Conduit]*Topic),
+		lists:       feed.NewBoard[Filter](func(a, b *List) bool { return a == b }),
+		wild:        make(map[Filter]bool),
+		assignments: feed.NewBoard[Workload](equalAssigned),
+	}
+}
+
+// step collects what one commit changes.
+type step struct {
+	topics  map[stream.Conduit][]feed.Change[uint64, *Row]
+	filters map[Filter]bool
+	streams map[stream.Key]bool
+	memory  map[registry.Key]registry.Memory
+	rows    int
+}
+
+// commit recomputes what is dirty and publishes it as one revision.
+func (s *state) commit(out *outputs) step {
+	s.flushPools()
+	s.latch()
+	st := step{
+		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
+		filters: make(map[Filter]bool),
+		streams: make(map[stream.Key]bool),
+		memory:  make(map[registry.Key]registry.Memory),
+	}
+	for r := range s.dirty {
+		s.settle(r, out, &st)
+	}
+	clear(s.dirty)
+	s.rev++
+	s.publishTopics(out, st.topics)
+	for f := range st.filters {
+		s.publishList(out, f)
+	}
+	s.publishAssignments(out)
+	s.publishPools(st.streams)
+	if len(st.memory) > 0 && s.cfg.Remember != nil {
+		s.cfg.Remember(st.memory)
+	}
+	return st
+}
+
+// latch notes the moment from which the state is worth telling. Namespaces that come later hold up nobody.
+func (s *state) latch() {
+	if s.answered {
+		return
+	}
+	for _, st := range s.namespaces {
+		if st == syncing {
+			return
+		}
+	}
+	s.answered = true
+	s.dirtyAll()
+	s.allWorkloads = true
+}
+
+// settle brings one registration up to date and notes who has to hear of it.
+func (s *state) settle(r *record, out *outputs, st *step) {
+	last, now := r.row, s.conclude(r)
+	if last != nil && now != nil && last.same(now) {
+		return
+	}
+	st.rows++
+	s.note(last, now, out, st)
+	r.row = now
+	if now == nil {
+		return
+	}
+	if now.Entry.Type == registry.Default && now.State != Pending && now.memory() != now.Entry.Memory {
+		st.memory[now.Entry.Key] = now.memory()
+	}
+}
+
+// note books the change of a row: in the trees, in the counts, in the topic of its conduit and in the lists that show it.
+func (s *state) note(last, now *Row, out *outputs, st *step) {
+	row := now
+	if row == nil {
+		row = last
+	}
+	e := row.Entry
+	s.store(row, now == nil)
+	if last == nil || now == nil || !last.sameLegacy(now) || last.State != now.State {
+		out.concerned(last, now, st.filters)
+	}
+	if e.Type != registry.Default {
+		return
+	}
+	stream := s.stream(e.Stream)
+	before := stream.counts
+	stream.counts.add(last, -1)
+	stream.counts.add(now, +1)
+	if stream.counts != before {
+		st.streams[e.Stream] = true
+	}
+	if last == nil || now == nil || !last.sameFeed(now) {
+		c := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
+		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], c)
+	}
+}
+
+func (s *state) store(row *Row, gone bool) {
+	e := row.Entry
+	all, ok := s.rows[e.Type]
+	if !ok {
+		all = &btree.Map[uint64, *Row]{}
+		s.rows[e.Type] = all
+	}
+	trees := []*btree.Map[uint64, *Row]{all}
+	if e.Type == registry.Default {
+		trees = append(trees, &s.stream(e.Stream).rows)
+	}
+	for _, t := range trees {
+		if gone {
+			t.Delete(e.ID)
+		} else {
+			t.Set(e.ID, row)
+		}
+	}
+}
+
+func (c *Counts) add(r *Row, n int) {
+	if r == nil {
+		return
+	}
+	c.Registered += n
+	if r.Binding != Unbound {
+		c.Bound += n
+	}
+	switch {
+	case r.State == Active:
+		c.Active += n
+	case r.State == Draining:
+		c.Draining += n
+	case r.Reason == ReasonBlocked:
+		c.Blocked += n
+	case r.Reason == ReasonInvalid:
+		c.Invalid += n
+	}
+}
+
+// publishTopics tells load balancers, and opens the topics whose trench has been read by now.
+func (s *state) publishTopics(out *outputs, changes map[stream.Conduit][]feed.Change[uint64, *Row]) {
+	for conduit, cs := range changes {
+		s.topic(out, conduit).Publish(s.rev, cs)
+	}
+	if !s.answered {
+		return
+	}
+	for conduit, t := range out.topics {
+		if _, configured := s.maxTargets[conduit.Trench]; configured {
+			t.Open()
+		}
+	}
+}
+
+// topic returns the feed of a conduit and makes it where it is new.
+func (s *state) topic(out *outputs, c stream.Conduit) *Topic {
+	t, ok := out.topics[c]
+	if !ok {
+		t = feed.NewTopic[uint64, *Row](feed.DefaultTombstones)
+		out.topics[c] = t
+		s.want(c.Trench)
+	}
+	return t
+}
+
+// publishPools reports the pools that changed, or whose stream's counts did.
+func (s *state) publishPools(streams map[stream.Key]bool) {
+	if s.cfg.Pools == nil {
+		return
+	}
+	for k := range streams {
+		for ref := range s.stream(k).pools {
+			s.dirtyPools[ref] = true
+		}
+	}
+	if !s.answered || len(s.dirtyPools) == 0 {
+		return
+	}
+	out := make(map[pool.Ref]*PoolStatus, len(s.dirtyPools))
+	for ref := range s.dirtyPools {
+		out[ref] = s.poolStatus(ref)
+	}
+	clear(s.dirtyPools)
+	s.cfg.Pools(out)
+}
+
+func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
+	p := s.table.Pool(ref)
+	if p == nil {
+		return nil
+	}
+	st := &PoolStatus{Pool: p}
+	if known, ok := s.streams[p.Stream]; ok {
+		st.Targets = known.counts
+	}
+	return st
+}
+
+// publishAssignments tells the workloads whose members changed.
+func (s *state) publishAssignments(out *outputs) {
+	if !s.answered {
+		return
+	}
+	if s.allWorkloads {
+		s.allWorkloads = false
+		for _, w := range out.assignments.Keys() {
+			s.dirtyWorkloads[w] = true
+		}
+	}
+	for w := range maps.Keys(s.dirtyWorkloads) {
+		s.publishAssignment(out, w)
+	}
+	clear(s.dirtyWorkloads)
+}

@@ -1,0 +1,294 @@
+package engine
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/tidwall/btree"
+
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// record is a registration in the owner's books.
+type record struct {
+	entry *registry.Entry
+	// row is the published one, nil before the first commit.
+	row *Row
+	// member is whom it is bound to now; nil where that is nobody.
+	member  *pool.Member
+	binding Binding
+	// podUID and pod are those of the last binding; they outlive the member.
+	podUID, pod string
+	// listed is set while the registration lives once a pool of its stream listed its member.
+	listed bool
+	// registered is set where a client registered since the last commit.
+	registered bool
+}
+
+// sync is how far a namespace is read.
+type syncState uint8
+
+const (
+	syncing syncState = iota
+	synced
+	unavailable
+)
+
+// state is everything the owner knows. It is pure: no goroutine, no clock, no lock.
+type state struct {
+	cfg   *Config
+	table *pool.Table
+	rev   uint64
+
+	namespaces map[string]syncState
+	// answered is set once every namespace has been read or found unavailable, and stays; loaded once the stored registrations
+	// have been concluded.
+	answered, loaded bool
+	// maxTargets is by trench; a trench that is not in it has not been read.
+	maxTargets map[string]map[stream.Key]uint32
+	wanted     map[string]bool
+
+	records map[registry.Key]*record
+	streams map[stream.Key]*streamState
+	// streamOf is the stream that a pool names.
+	streamOf map[pool.Ref]stream.Key
+	// byAddr, byPeer and byPod find the records that a change of claims or members concerns.
+	byAddr index[netip.Addr]
+	byPeer index[netip.Addr]
+	byPod  index[string]
+	// members is by pod UID.
+	members map[string]*pool.Member
+	claims  claims
+
+	// rows are all published rows of one type, by ID: the order in which keys were first stored.
+	rows map[registry.Type]*btree.Map[uint64, *Row]
+
+	// dirty is what the next commit recomputes.
+	dirty      map[*record]struct{}
+	dirtyPools map[pool.Ref]bool
+	// dirtyWorkloads are to be told again, or all that are watched.
+	dirtyWorkloads map[Workload]bool
+	allWorkloads   bool
+}
+
+// streamState is what belongs to one stream.
+type streamState struct {
+	rows   btree.Map[uint64, *Row]
+	pools  map[pool.Ref]bool
+	counts Counts
+}
+
+func newState(cfg *Config) *state {
+	s := &state{
+		cfg: cfg,
+		table: pool.New(pool.Config{
+			Namespace: cfg.Namespace, Assignment: cfg.Assignment, Permit: cfg.Permit,
+		}),
+		namespaces:     make(map[string]syncState),
+		maxTargets:     make(map[string]map[stream.Key]uint32),
+		wanted:         make(map[string]bool),
+		records:        make(map[registry.Key]*record),
+		streamOf:       make(map[pool.Ref]stream.Key),
+		streams:        make(map[stream.Key]*streamState),
+		byAddr:         make(index[netip.Addr]),
+		byPeer:         make(index[netip.Addr]),
+		byPod:          make(index[string]),
+		members:        make(map[string]*pool.Member),
+		claims:         newClaims(),
+		rows:           make(map[registry.Type]*btree.Map[uint64, *Row]),
+		dirty:          make(map[*record]struct{}),
+		dirtyPools:     make(map[pool.Ref]bool),
+		dirtyWorkloads: make(map[Workload]bool),
+	}
+	for _, ns := range cfg.Namespaces {
+		s.namespaces[ns] = syncing
+	}
+	return s
+}
+
+// apply takes one event in. What follows from it is computed by commit.
+func (s *state) apply(ev Event) {
+	switch ev := ev.(type) {
+	case NamespaceSynced:
+		s.sync(ev)
+	case NamespaceUnavailable:
+		if s.namespaces[ev.Namespace] == syncing {
+			s.setSync(ev.Namespace, unavailable)
+		}
+	case NamespaceDropped:
+		s.table.DropNamespace(ev.Namespace)
+		delete(s.namespaces, ev.Namespace)
+	case ServiceSet:
+		s.table.SetService(ev.Service)
+	case ServiceGone:
+		s.table.DeleteService(ev.Ref)
+	case SliceSet:
+		s.table.SetSlice(ev.Slice)
+	case SliceGone:
+		s.table.DeleteSlice(ev.Namespace, ev.Name)
+	case TrenchConfigured:
+		s.configure(ev)
+	case PermitChanged:
+		s.table.SetPermit(ev.Permit)
+	case reported:
+		s.report(ev)
+	}
+}
+
+// sync replaces all that is known of a namespace. The table compares at its next flush, so a second sync of an unchanged
+// namespace changes nothing.
+func (s *state) sync(ev NamespaceSynced) {
+	if s.namespaces[ev.Namespace] != synced {
+		s.setSync(ev.Namespace, synced)
+	}
+	s.table.DropNamespace(ev.Namespace)
+	for _, svc := range ev.Services {
+		s.table.SetService(svc)
+	}
+	for _, sl := range ev.Slices {
+		s.table.SetSlice(sl)
+	}
+}
+
+func (s *state) setSync(ns string, to syncState) {
+	s.namespaces[ns] = to
+	s.dirtyAll()
+	s.allWorkloads = true
+}
+
+// stale tells whether some namespace counts by what was stored before a restart.
+func (s *state) stale() bool {
+	for _, st := range s.namespaces {
+		if st == unavailable {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *state) configure(ev TrenchConfigured) {
+	if last, known := s.maxTargets[ev.Trench]; known && maps.Equal(last, ev.MaxTargets) {
+		return
+	}
+	s.maxTargets[ev.Trench] = ev.MaxTargets
+	for _, r := range s.records {
+		if r.entry.Type == registry.Default && r.entry.Stream.Trench == ev.Trench {
+			s.dirty[r] = struct{}{}
+		}
+	}
+}
+
+// want asks for the configuration of a trench, once.
+func (s *state) want(trench string) {
+	if trench == "" || s.wanted[trench] {
+		return
+	}
+	s.wanted[trench] = true
+	if s.cfg.WantConfig != nil {
+		s.cfg.WantConfig(trench)
+	}
+}
+
+func (s *state) stream(k stream.Key) *streamState {
+	st, ok := s.streams[k]
+	if !ok {
+		st = &streamState{pools: make(map[pool.Ref]bool)}
+		s.streams[k] = st
+	}
+	return st
+}
+
+func (s *state) dirtyAll() {
+	for _, r := range s.records {
+		s.dirty[r] = struct{}{}
+	}
+}
+
+func (s *state) markAll(set map[*record]struct{}) {
+	maps.Copy(s.dirty, set)
+}
+
+// load takes the stored registrations in, before anything else.
+func (s *state) load(entries []*registry.Entry) {
+	for _, e := range entries {
+		s.changed(registry.Change{New: e})
+	}
+}
+
+// changed takes one change of the registry in.
+func (s *state) changed(c registry.Change) {
+	switch {
+	case c.New == nil:
+		if r, known := s.records[c.Old.Key]; known {
+			s.unlink(r)
+			delete(s.records, c.Old.Key)
+			r.entry = nil
+			s.dirty[r] = struct{}{}
+		}
+	case c.Old == nil:
+		s.insert(c)
+	default:
+		s.update(c)
+	}
+}
+
+func (s *state) insert(c registry.Change) {
+	e := c.New
+	r := &record{entry: e, listed: e.Memory.Listed, podUID: e.Memory.PodUID, pod: e.Memory.PodName}
+	s.records[e.Key] = r
+	s.link(r)
+	s.dirty[r] = struct{}{}
+	if e.Type == registry.Default {
+		s.want(e.Stream.Trench)
+	}
+}
+
+func (s *state) update(c registry.Change) {
+	r, known := s.records[c.New.Key]
+	if !known {
+		s.insert(c)
+		return
+	}
+	if c.Registered {
+		r.registered = true
+	}
+	if r.entry != c.New {
+		s.unlink(r)
+		r.entry = c.New
+		s.link(r)
+	} else if r.row != nil && r.binding == BoundByProof {
+		// A refresh by a proven caller that changes nothing can change no conclusion.
+		return
+	}
+	s.dirty[r] = struct{}{}
+}
+
+func (s *state) link(r *record) {
+	for _, p := range r.entry.Prefixes {
+		s.byAddr.add(p.Addr(), r)
+	}
+	s.byPeer.add(r.entry.Caller.Peer, r)
+	s.byPod.add(r.podUID, r)
+}
+
+func (s *state) unlink(r *record) {
+	for _, p := range r.entry.Prefixes {
+		s.byAddr.remove(p.Addr(), r)
+	}
+	s.byPeer.remove(r.entry.Caller.Peer, r)
+	s.byPod.remove(r.podUID, r)
+}
+
+// index finds records by one of their properties. The zero property is not indexed.
+type index[K comparable] map[K]map[*record]struct{}
+
+func (x index[K]) add(k K, r *record) {
+	var zero K
+	if k != zero {
+		put(x, k, r)
+	}
+}
+
+func (x index[K]) remove(k K, r *record) { drop(x, k, r) }
