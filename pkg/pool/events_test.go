@@ -26,7 +26,9 @@ type player struct {
 }
 
 func newPlayer(pick choose) *player {
-	w := &world{map[Ref]Service{}, map[Ref]Slice{}, map[permission]bool{}}
+	w := &world{map[Ref]Service{}, map[Ref]Slice{}, map[permission]bool{
+		{own, "x1", true}: true, {own, "x2", true}: true, {"app", "x1", false}: true, {"app", "x2", false}: true,
+	}}
 	return &player{
 		world: w, pick: pick, table: New(Config{Namespace: own, Permit: w.permit}),
 		members: map[MemberKey]*Member{}, pools: map[Ref]*Pool{},
@@ -335,7 +337,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add([]byte("a Service, a slice, and what becomes of them"))
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 3, 0, 50, 2, 1, 1, 1, 0, 1, 0, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 4096 {
+		if len(data) > 1024 {
 			return
 		}
 		p := newPlayer(func(n int) int {
