@@ -69,12 +69,6 @@ func (TrenchConfigured) isEvent()     {}
 func (PermitChanged) isEvent()        {}
 func (reported) isEvent()             {}
 
-// Workload names a target by pod or by an address of its primary network. It is comparable.
-type Workload struct {
-	Namespace, Pod, PodUID string
-	Addr                   netip.Addr
-}
-
 // Report is what a sidecar says of its pod.
 type Report struct {
 	// Proven is set where the caller's identity stands behind the addresses; others do not bind.

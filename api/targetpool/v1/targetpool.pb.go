@@ -499,9 +499,11 @@ type Report struct {
 	Addresses []string        `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Owners    []*StreamOwners `protobuf:"bytes,2,rep,name=owners,proto3" json:"owners,omitempty"`
 	// The namespace of the NSP that the sidecar is configured for; streams of another one are refused.
-	NspNamespace  string `protobuf:"bytes,3,opt,name=nsp_namespace,json=nspNamespace,proto3" json:"nsp_namespace,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NspNamespace string `protobuf:"bytes,3,opt,name=nsp_namespace,json=nspNamespace,proto3" json:"nsp_namespace,omitempty"`
+	// The owners are complete: a stream that is not among them has none. Unset where the sidecar does not know the owners.
+	OwnersComplete bool `protobuf:"varint,4,opt,name=owners_complete,json=ownersComplete,proto3" json:"owners_complete,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -553,6 +555,13 @@ func (x *Report) GetNspNamespace() string {
 		return x.NspNamespace
 	}
 	return ""
+}
+
+func (x *Report) GetOwnersComplete() bool {
+	if x != nil {
+		return x.OwnersComplete
+	}
+	return false
 }
 
 type TargetPoolWatchRequest struct {
@@ -1664,11 +1673,12 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\"k\n" +
 	"\fStreamOwners\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12,\n" +
-	"\x06owners\x18\x02 \x03(\x0e2\x14.targetpool.v1.OwnerR\x06owners\"\x80\x01\n" +
+	"\x06owners\x18\x02 \x03(\x0e2\x14.targetpool.v1.OwnerR\x06owners\"\xa9\x01\n" +
 	"\x06Report\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x123\n" +
 	"\x06owners\x18\x02 \x03(\v2\x1b.targetpool.v1.StreamOwnersR\x06owners\x12#\n" +
-	"\rnsp_namespace\x18\x03 \x01(\tR\fnspNamespace\"|\n" +
+	"\rnsp_namespace\x18\x03 \x01(\tR\fnspNamespace\x12'\n" +
+	"\x0fowners_complete\x18\x04 \x01(\bR\x0eownersComplete\"|\n" +
 	"\x16TargetPoolWatchRequest\x123\n" +
 	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\x12-\n" +
 	"\x06report\x18\x02 \x01(\v2\x15.targetpool.v1.ReportR\x06report\"W\n" +

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/feed"
+)
+
+// A message with a repeated field is the concatenation of its elements (https://protobuf.dev/programming-guides/encoding/), so
+// each row is encoded once, as an element, and messages are put together from elements.
+var (
+	fieldChanges = fieldNumber(&targetpoolv1.TargetFeedWatchResponse{}, "changes")
+	fieldTargets = fieldNumber(&nspv1.TargetResponse{}, "targets")
+)
+
+func fieldNumber(m proto.Message, name string) protowire.Number {
+	return m.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(name)).Number()
+}
+
+// element encodes a message as an element of a repeated field.
+func element(field protowire.Number, m proto.Message) []byte {
+	size := proto.Size(m)
+	b := make([]byte, 0, protowire.SizeTag(field)+protowire.SizeBytes(size))
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(size))
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
+	if err != nil {
+		// Every string here came in through protobuf or is our own, so all are valid UTF-8.
+		panic(fmt.Sprintf("encoding %T: %v", m, err))
+	}
+	return b
+}
+
+// changeElement is a change of the feed as it goes into a message.
+func changeElement(c feed.Change[uint64, *engine.Row]) []byte {
+	if c.Gone {
+		return element(fieldChanges, &targetpoolv1.Change{Id: c.Key})
+	}
+	return c.Value.Feed.Get(func() []byte {
+		return element(fieldChanges, &targetpoolv1.Change{Id: c.Key, Target: target(c.Value)})
+	})
+}
+
+func target(r *engine.Row) *targetpoolv1.Target {
+	t := &targetpoolv1.Target{
+		Stream:     r.Entry.Stream.Name,
+		Identifier: r.Entry.Identifier,
+		State:      state(r.State),
+		Reason:     r.Reason,
+		Pod:        r.Pod,
+	}
+	for _, p := range r.Entry.Prefixes {
+		t.Addresses = append(t.Addresses, p.String())
+	}
+	if !r.Caused.IsZero() {
+		t.Caused = timestamppb.New(r.Caused)
+	}
+	return t
+}
+
+func state(s engine.State) targetpoolv1.Target_State {
+	return targetpoolv1.Target_State(s)
+}
+
+// listFrame is the answer of an nsp.v1 watch.
+func listFrame(l *engine.List) frame {
+	return frame{l.Wire.Get(func() []byte {
+		out := []byte{}
+		for r := range l.Rows() {
+			out = append(out, legacyElement(r)...)
+		}
+		return out
+	})}
+}
+
+func legacyElement(r *engine.Row) []byte {
+	return r.Legacy.Get(func() []byte { return element(fieldTargets, legacyTarget(r)) })
+}
+
+// legacyTarget echoes a registration as Meridio 1.x does: the stream is always there, with conduit and trench, also empty.
+func legacyTarget(r *engine.Row) *nspv1.Target {
+	e := r.Entry
+	return &nspv1.Target{
+		Ips:     e.IPs,
+		Context: e.Context,
+		Status:  nspv1.Target_Status(e.Status),
+		Type:    nspv1.Target_Type(e.Type),
+		Stream: &nspv1.Stream{
+			Name: e.Stream.Name,
+			Conduit: &nspv1.Conduit{
+				Name:   e.Stream.Conduit,
+				Trench: &nspv1.Trench{Name: e.Stream.Trench},
+			},
+		},
+	}
+}

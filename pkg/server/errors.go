@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// errInvalid is wrapped where a request makes no sense, errShared where it names more than one pod, errMismatch where the
+// caller is configured for another NSP.
+var (
+	errInvalid  = errors.New("invalid request")
+	errShared   = errors.New("ambiguous target")
+	errMismatch = errors.New("other NSP")
+	errStopping = errors.New("the NSP is shutting down; connect again")
+)
+
+// codeOf says which gRPC code an error becomes; first match.
+var codeOf = []struct {
+	err  error
+	code codes.Code
+}{
+	{errInvalid, codes.InvalidArgument},
+	{stream.ErrInvalid, codes.InvalidArgument},
+	{registry.ErrInvalid, codes.InvalidArgument},
+	{auth.ErrDenied, codes.PermissionDenied},
+	{errShared, codes.FailedPrecondition},
+	{errMismatch, codes.FailedPrecondition},
+	{registry.ErrStore, codes.Unavailable},
+	{registry.ErrStopped, codes.Unavailable},
+	{engine.ErrStopped, codes.Unavailable},
+	{errStopping, codes.Unavailable},
+	{context.Canceled, codes.Canceled},
+	{context.DeadlineExceeded, codes.DeadlineExceeded},
+}
+
+// toStatus turns an error into a gRPC status. It is the only place where that happens.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	for _, c := range codeOf {
+		if errors.Is(err, c.err) {
+			return status.Error(c.code, err.Error())
+		}
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errInvalid, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// targetRegistry is the registry of Meridio 1.x.
+type targetRegistry struct {
+	nspv1.UnimplementedTargetRegistryServer
+	server *Server
+}
+
+// Register implements nspv1.TargetRegistryServer.
+func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
+	err := t.server.cfg.Registry.Register(ctx, t.target(req), callerOf(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("registering: %w", err)
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// Unregister implements nspv1.TargetRegistryServer.
+func (t *targetRegistry) Unregister(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
+	err := t.server.cfg.Registry.Unregister(ctx, t.target(req), callerOf(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("unregistering: %w", err)
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// Watch implements nspv1.TargetRegistryServer. Addresses and context of the filter are ignored, as in Meridio 1.x.
+func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[nspv1.TargetResponse]) error {
+	f := engine.Filter{
+		Type:    registry.Type(req.GetType()),
+		Status:  registry.Status(req.GetStatus()),
+		Trench:  req.GetStream().GetConduit().GetTrench().GetName(),
+		Conduit: req.GetStream().GetConduit().GetName(),
+		Stream:  req.GetStream().GetName(),
+	}
+	lists, err := t.server.cfg.Engine.List(ss.Context(), f)
+	if err != nil {
+		return fmt.Errorf("watching targets: %w", err)
+	}
+	defer lists.Close()
+	return t.server.watch(ss.Context(), &listWatch{lists: lists, send: ss.SendMsg})
+}
+
+// listWatch is one watch of nsp.v1. That has no heartbeat: each message is a whole list.
+type listWatch struct {
+	lists *feed.Watcher[engine.Filter, *engine.List]
+	send  func(any) error
+}
+
+func (w *listWatch) next() (bool, <-chan struct{}, error) {
+	l, _, ok, more := w.lists.Next()
+	if !ok {
+		return false, more, nil
+	}
+	return true, more, w.send(listFrame(l))
+}
+
+func (w *listWatch) heartbeat() error { return nil }
+
+func (t *targetRegistry) target(req *nspv1.Target) registry.Target {
+	c := req.GetStream().GetConduit()
+	k := stream.Key{
+		Namespace: t.server.cfg.Namespace,
+		Trench:    c.GetTrench().GetName(),
+		Conduit:   c.GetName(),
+		Name:      req.GetStream().GetName(),
+	}
+	return registry.Target{
+		Scope:   k.Trench,
+		Type:    registry.Type(req.GetType()),
+		Status:  registry.Status(req.GetStatus()),
+		Stream:  k,
+		IPs:     req.GetIps(),
+		Context: req.GetContext(),
+	}
+}
+
+func callerOf(ctx context.Context) registry.Caller {
+	return registry.Caller{Peer: auth.From(ctx).Addr}
+}

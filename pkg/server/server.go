@@ -1,0 +1,214 @@
+// Package server answers gRPC calls from engine and registry. It knows no rule of its own beyond who may call what.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+)
+
+// Heartbeat is how often a quiet watch repeats its version. A receiver that misses three takes its connection for dead.
+const Heartbeat = 5 * time.Second
+
+// HealthServices are the names under which health is asked, as in Meridio 1.x; the empty one is the whole.
+var HealthServices = []string{"", "Startup", "Readiness", "Liveness"}
+
+// Registry is what the server needs of the registry.
+type Registry interface {
+	Register(ctx context.Context, t registry.Target, c registry.Caller) error
+	Unregister(ctx context.Context, t registry.Target, c registry.Caller) error
+}
+
+// Observer is told what the server does, for metrics. Its methods must not block.
+type Observer interface {
+	// Watching is called when a watch of the method begins; what it returns is called at the end.
+	Watching(method string) func()
+	// Sent is called for each message of a watch.
+	Sent(method string, bytes int)
+	// Called is called when a call ends; code is the name of a gRPC code.
+	Called(method, code string, took time.Duration)
+}
+
+// Config is what a server needs.
+type Config struct {
+	Engine   *engine.Engine
+	Registry Registry
+	// Namespace is the NSP's own.
+	Namespace string
+	// Epoch names this run of the process in versions.
+	Epoch string
+	Auth  auth.Mode
+	// Credentials of the listener; nil is plaintext.
+	Credentials credentials.TransportCredentials
+	// Grace is how long calls may take to end when the server stops.
+	Grace    time.Duration
+	Observer Observer
+	Log      *slog.Logger
+}
+
+// Server serves TargetPool, TargetFeed, Inspector, nsp.v1.TargetRegistry and health.
+type Server struct {
+	cfg    Config
+	grpc   *grpc.Server
+	health *health.Server
+	// stopping is closed when watches shall end.
+	stopping chan struct{}
+}
+
+// New makes a server; it is not ready before Ready.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
+	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ChainUnaryInterceptor(s.unary),
+		grpc.ChainStreamInterceptor(s.stream),
+		// Quiet 1.x clients ping every 20 s, and a client of ours may every 10 s: gRPC's default of 5 minutes would throw them out.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// A receiver that is gone without a word is found in half a minute.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.MaxConcurrentStreams(maxStreams),
+		// Small buffers: most of ten thousand connections say little.
+		grpc.ReadBufferSize(4 << 10), grpc.WriteBufferSize(8 << 10), grpc.SharedWriteBuffer(true),
+	}
+	if cfg.Credentials != nil {
+		opts = append(opts, grpc.Creds(cfg.Credentials))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	targetpoolv1.RegisterTargetPoolServer(s.grpc, &targetPool{server: s})
+	targetpoolv1.RegisterTargetFeedServer(s.grpc, &targetFeed{server: s})
+	targetpoolv1.RegisterInspectorServer(s.grpc, &inspector{server: s})
+	nspv1.RegisterTargetRegistryServer(s.grpc, &targetRegistry{server: s})
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	return s
+}
+
+// maxStreams bounds the calls that one connection may have open.
+const maxStreams = 1000
+
+// Health answers probes elsewhere too, as on a unix socket.
+func (s *Server) Health() grpc_health_v1.HealthServer { return s.health }
+
+// Ready says that the server's state has been read.
+func (s *Server) Ready() { s.setHealth(grpc_health_v1.HealthCheckResponse_SERVING) }
+
+func (s *Server) setHealth(st grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	for _, name := range HealthServices {
+		s.health.SetServingStatus(name, st)
+	}
+}
+
+// Serve answers on the listener until ctx ends. Then watches are told to connect again, other calls may finish within the
+// grace, and the rest is cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.grpc.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.health.Shutdown()
+	close(s.stopping)
+	cut := time.AfterFunc(s.cfg.Grace, s.grpc.Stop)
+	defer cut.Stop()
+	s.grpc.GracefulStop()
+	if err := <-failed; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	start := time.Now()
+	caller := s.caller(ctx)
+	var resp any
+	err := admit(info.FullMethod, caller)
+	if err == nil {
+		resp, err = next(auth.With(ctx, caller), req)
+	}
+	return resp, s.end(ctx, info.FullMethod, caller, start, err)
+}
+
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	start := time.Now()
+	caller := s.caller(ss.Context())
+	err := admit(info.FullMethod, caller)
+	if err == nil {
+		defer s.cfg.Observer.Watching(info.FullMethod)()
+		err = next(srv, &callStream{
+			ServerStream: ss,
+			ctx:          auth.With(ss.Context(), caller),
+			method:       info.FullMethod,
+			observer:     s.cfg.Observer,
+		})
+	}
+	return s.end(ss.Context(), info.FullMethod, caller, start, err)
+}
+
+// end turns the error of a call into its status, counts it, and logs it: what the caller did is debug, what we failed at is
+// an error.
+func (s *Server) end(ctx context.Context, method string, c auth.Caller, start time.Time, err error) error {
+	st := toStatus(err)
+	code := status.Code(st)
+	s.cfg.Observer.Called(method, code.String(), time.Since(start))
+	if err != nil {
+		s.cfg.Log.Log(ctx, levelOf(code), "call failed",
+			"method", method, "peer", c.Addr, "code", code.String(), "error", err)
+	}
+	return st
+}
+
+// caller finds out who calls.
+func (s *Server) caller(ctx context.Context) auth.Caller {
+	return auth.Caller{Mode: s.cfg.Auth, Addr: peerAddr(ctx)}
+}
+
+func peerAddr(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return netip.Addr{}
+	}
+	tcp, ok := p.Addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}
+
+// callStream carries the caller to the handler and counts what is sent.
+type callStream struct {
+	grpc.ServerStream
+	ctx      context.Context
+	method   string
+	observer Observer
+}
+
+// Context implements grpc.ServerStream.
+func (c *callStream) Context() context.Context { return c.ctx }
+
+// SendMsg implements grpc.ServerStream.
+func (c *callStream) SendMsg(m any) error {
+	if f, ok := m.(frame); ok {
+		c.observer.Sent(c.method, f.size())
+	}
+	return c.ServerStream.SendMsg(m)
+}
