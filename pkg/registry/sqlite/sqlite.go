@@ -1,0 +1,141 @@
+// Package sqlite keeps registrations in a SQLite file. A batch is one transaction in its write-ahead log, synced before
+// Write returns. A damaged file is moved aside and a new one begun: the registry gets its content back from refreshes.
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/nordix/meridio-nsp/pkg/registry"
+)
+
+var errClosed = errors.New("the registry file is closed")
+
+// Config says where the file is.
+type Config struct {
+	// Path of the file; it and its directory are created where missing.
+	Path string
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Store is a registry.Store in a file.
+type Store struct {
+	path string
+	log  *slog.Logger
+	// db is nil after a damaged file could not be replaced; the next Write tries again.
+	db     *database
+	closed bool
+}
+
+// Open opens the file or makes it. The error wraps ErrForeign where the file belongs to a Meridio 1.x NSP; a damaged file
+// is no error.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	path, err := filepath.Abs(cfg.Path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the registry file: %w", err)
+	}
+	s := &Store{path: path, log: cfg.Log}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, fmt.Errorf("opening the registry file %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// open opens the file; one that is damaged is replaced.
+func (s *Store) open(ctx context.Context) error {
+	err := s.tryOpen(ctx)
+	if d, ok := errors.AsType[damage](err); ok {
+		err = s.replace(ctx, d)
+	}
+	return err
+}
+
+func (s *Store) tryOpen(ctx context.Context) error {
+	if err := create(s.path); err != nil {
+		return err
+	}
+	if err := inspect(ctx, s.path); err != nil {
+		return err
+	}
+	db, err := open(ctx, s.path)
+	if err == nil {
+		s.db = db
+	}
+	return err
+}
+
+// replace moves the file aside and begins a new one.
+func (s *Store) replace(ctx context.Context, why damage) error {
+	if s.db != nil {
+		_ = s.db.close() // whatever it says, the file is given up
+		s.db = nil
+	}
+	aside, err := moveAside(s.path, time.Now())
+	if err != nil {
+		return err
+	}
+	s.log.ErrorContext(ctx, "the registry file was unusable and has been moved aside; registrations come back with their refreshes",
+		"path", s.path, "reason", why.reason, "aside", aside)
+	return s.tryOpen(ctx)
+}
+
+// Write implements registry.Store.
+func (s *Store) Write(ctx context.Context, b registry.Batch) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed {
+		return errClosed
+	}
+	// A transaction is short and its sync cannot be interrupted; a context that can end would only cost a goroutine for
+	// each statement.
+	ctx = context.WithoutCancel(ctx)
+	if s.db == nil {
+		if err := s.open(ctx); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: a new file was begun", registry.ErrLost)
+	}
+	err := asDamage(s.db.transact(ctx, func() error { return s.db.write(ctx, b) }))
+	if d, ok := errors.AsType[damage](err); ok {
+		if err := s.replace(ctx, d); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %w", registry.ErrLost, d)
+	}
+	return err
+}
+
+// Load implements registry.Store.
+func (s *Store) Load(ctx context.Context) (registry.Saved, error) {
+	if s.db == nil {
+		return registry.Saved{}, errClosed
+	}
+	saved, err := s.db.load(ctx, s.log)
+	if d, ok := errors.AsType[damage](asDamage(err)); ok {
+		if err := s.replace(ctx, d); err != nil {
+			return registry.Saved{}, err
+		}
+		return s.db.load(ctx, s.log)
+	}
+	return saved, err
+}
+
+// Close implements registry.Store.
+func (s *Store) Close() error {
+	s.closed = true
+	if s.db == nil {
+		return nil
+	}
+	err := s.db.close()
+	s.db = nil
+	return err
+}
