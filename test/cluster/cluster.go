@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ const EnvKubeconfig = "NSP_TEST_KUBECONFIG"
 const (
 	startAttempts = 3               // a port may be taken between its choice and its use
 	startTimeout  = 2 * time.Minute // generous: builds and tests may share the processors
-	stopGrace     = 5 * time.Second // then SIGKILL: the data is thrown away
+	stopGrace     = 3 * time.Second // then SIGKILL: the data is thrown away
 	pollInterval  = 20 * time.Millisecond
 )
 
@@ -54,6 +55,7 @@ type Cluster struct {
 
 	launcher   *launcher // nil for an existing cluster, as are all below
 	etcdPort   int
+	apiPort    int
 	apiArgs    []string
 	etcd       *process
 	api        *process
@@ -78,7 +80,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		c, err := start1(ctx, cfg, bin)
+		c, err := startOnce(ctx, cfg, bin)
 		if err == nil {
 			return c, nil
 		}
@@ -88,7 +90,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 }
 
-func start1(ctx context.Context, cfg Config, bin string) (*Cluster, error) {
+func startOnce(ctx context.Context, cfg Config, bin string) (*Cluster, error) {
 	c, err := newCluster(cfg, bin)
 	if err != nil {
 		return nil, err
@@ -119,25 +121,59 @@ func newCluster(cfg Config, bin string) (*Cluster, error) {
 	return c, nil
 }
 
+// launchAll starts each program as soon as the one it needs accepts connections: earlier they would meet a refusal and
+// back off for a second, later time would pass unused.
 func (c *Cluster) launchAll(ctx context.Context) error {
+	c.launcher = newLauncher()
+	if err := c.launchEtcd(); err != nil {
+		return err
+	}
+	if err := c.prepareAPIServer(); err != nil {
+		return err
+	}
+	if err := c.waitAccepting(ctx, "etcd", c.etcdPort); err != nil {
+		return err
+	}
+	if err := c.launchAPIServer(); err != nil {
+		return err
+	}
+	if err := c.waitAccepting(ctx, "the API server", c.apiPort); err != nil {
+		return err
+	}
+	var err error
+	args := controllerManagerArgs(c.Kubeconfig())
+	if c.controller, err = c.launcher.launch(c.bin, c.dir, "kube-controller-manager", args...); err != nil {
+		return err
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		return err
+	}
+	if err := c.waitForControllers(ctx); err != nil {
+		return err
+	}
+	return c.Node(ctx, DefaultNode)
+}
+
+func (c *Cluster) launchEtcd() (err error) {
+	if c.etcdPort, err = freePort(); err != nil {
+		return err
+	}
+	c.etcd, err = c.launcher.launch(c.bin, c.dir, "etcd", etcdArgs(c.dir, c.etcdPort)...)
+	return err
+}
+
+// prepareAPIServer makes the credentials and the client.
+func (c *Cluster) prepareAPIServer() error {
 	credentials, err := newCredentials(c.dir)
 	if err != nil {
 		return err
 	}
-	apiPort, err := freePort()
-	if err != nil {
+	if c.apiPort, err = freePort(); err != nil {
 		return err
 	}
-	if c.etcdPort, err = freePort(); err != nil {
-		return err
-	}
-	c.launcher = newLauncher()
-	if c.etcd, err = c.launcher.launch(c.bin, c.dir, "etcd", etcdArgs(c.dir, c.etcdPort)...); err != nil {
-		return err
-	}
-	c.apiArgs = apiServerArgs(c.dir, apiPort, c.etcdPort, credentials)
+	c.apiArgs = apiServerArgs(c.dir, c.apiPort, c.etcdPort, credentials)
 	c.config = &rest.Config{
-		Host:            fmt.Sprintf("https://127.0.0.1:%d", apiPort),
+		Host:            fmt.Sprintf("https://127.0.0.1:%d", c.apiPort),
 		BearerToken:     credentials.token,
 		TLSClientConfig: rest.TLSClientConfig{CAData: credentials.ca},
 		QPS:             -1, // no limit: the server is ours
@@ -145,20 +181,12 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 	if err := writeKubeconfig(c.Kubeconfig(), c.config); err != nil {
 		return err
 	}
-	if err := c.makeClient(); err != nil {
-		return err
-	}
-	if err := c.StartAPIServer(ctx); err != nil {
-		return err
-	}
-	args := controllerManagerArgs(c.Kubeconfig())
-	if c.controller, err = c.launcher.launch(c.bin, c.dir, "kube-controller-manager", args...); err != nil {
-		return err
-	}
-	if err := c.waitForControllers(ctx); err != nil {
-		return err
-	}
-	return c.Node(ctx, DefaultNode)
+	return c.makeClient()
+}
+
+func (c *Cluster) launchAPIServer() (err error) {
+	c.api, err = c.launcher.launch(c.bin, c.dir, "kube-apiserver", c.apiArgs...)
+	return err
 }
 
 func (c *Cluster) makeClient() error {
@@ -223,13 +251,9 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "admin.kubec
 // Stop ends the programs and removes a temporary work directory. Further calls do nothing. An existing cluster goes on.
 func (c *Cluster) Stop() {
 	c.stop.Do(func() {
-		var stopping sync.WaitGroup
-		for _, p := range []*process{c.controller, c.api, c.etcd} {
-			if p != nil {
-				stopping.Go(func() { p.terminate(stopGrace) })
-			}
-		}
-		stopping.Wait()
+		// The API server writes to etcd while it shuts down, and would wait long for an etcd that is gone.
+		terminateAll(c.controller, c.api)
+		terminateAll(c.etcd)
 		if c.launcher != nil {
 			c.launcher.close()
 		}
@@ -240,6 +264,16 @@ func (c *Cluster) Stop() {
 			c.temporary.remove()
 		}
 	})
+}
+
+func terminateAll(processes ...*process) {
+	var stopping sync.WaitGroup
+	for _, p := range processes {
+		if p != nil {
+			stopping.Go(func() { p.terminate(stopGrace) })
+		}
+	}
+	stopping.Wait()
 }
 
 // StopAPIServer kills the API server, as a crash would: connections are cut without notice.
@@ -259,11 +293,9 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if c.api != nil && c.api.running() {
 		return nil
 	}
-	api, err := c.launcher.launch(c.bin, c.dir, "kube-apiserver", c.apiArgs...)
-	if err != nil {
+	if err := c.launchAPIServer(); err != nil {
 		return err
 	}
-	c.api = api
 	return c.WaitReady(ctx)
 }
 
@@ -284,6 +316,17 @@ func (c *Cluster) ResumeAPIServer() error {
 }
 
 var errPortTaken = errors.New("port taken by another process")
+
+func (c *Cluster) waitAccepting(ctx context.Context, who string, port int) error {
+	return c.poll(ctx, "waiting for "+who, func(ctx context.Context) bool {
+		connection, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		connection.Close()
+		return true
+	})
+}
 
 // WaitReady waits until the API server says that it is ready.
 func (c *Cluster) WaitReady(ctx context.Context) error {
