@@ -1,6 +1,10 @@
 package pool
 
-import "slices"
+import (
+	"iter"
+	"maps"
+	"slices"
+)
 
 // flush is the work of one Flush: what has to be looked at again. It goes from the objects upwards, each step once:
 // slices and Services -> listings -> views -> rules of the pools -> answers.
@@ -118,44 +122,90 @@ func (f *flush) touchAll(p *pool) {
 // readSlice replaces the listings of the slice by those of its present content. A member whose listing is as before is
 // looked at again only if the slice's version decides between this listing and another one.
 func (f *flush) readSlice(s *slice) {
-	readings, problems := s.read()
-	for key, l := range s.listings {
-		if _, ok := readings[key]; !ok {
-			delete(s.listings, key)
-			l.member.listings = slices.DeleteFunc(l.member.listings, func(o *listing) bool { return o == l })
-			f.members[l.member] = struct{}{}
+	had, now := s.edit()
+	for key := range had {
+		if _, ok := now.readings[key]; !ok {
+			f.unlist(s.listings[key])
 		}
 	}
-	moved := s.readFor != s.pool
-	newer := s.in != nil && s.in.Version != s.version
-	for key, r := range readings {
-		l := s.listings[key]
-		if l == nil {
-			l = &listing{slice: s, member: f.memberAt(key)}
-			s.listings[key] = l
-			l.member.listings = append(l.member.listings, l)
-		} else if l.reading.equal(r) && !moved && !(newer && len(l.member.listings) > 1) {
-			continue
+	asBefore := s.pool != nil && s.readAs == s.pool.spec
+	for key, r := range now.readings {
+		if l := s.listings[key]; l == nil || !asBefore || !l.reading.equal(r) {
+			f.list(s, key, r)
 		}
-		l.reading = r
-		f.members[l.member] = struct{}{}
 	}
-	if !slices.Equal(problems, s.problems) && s.pool != nil {
+	f.touchShared(s)
+	if !slices.Equal(now.problems, s.problems) && s.pool != nil {
 		s.pool.problemsStale = true
 		f.pools[s.pool] = struct{}{}
 	}
-	s.problems, s.readFor = problems, s.pool
-	if s.in != nil {
-		s.version = s.in.Version
+	s.problems, s.plain, s.last = now.problems, now.plain, s.in
+	if s.pool != nil {
+		s.readAs = s.pool.spec
 	}
 }
 
-// read is empty for a slice that does not count: of no accepted pool, or a leftover of a Service of the same name.
-func (s *slice) read() (map[MemberKey]reading, []string) {
-	if s.pool == nil || !s.pool.spec.accepted() || s.in.OwnerUID != "" && s.in.OwnerUID != s.pool.spec.uid {
-		return nil, nil
+func (f *flush) list(s *slice, key MemberKey, r reading) {
+	l := s.listings[key]
+	if l == nil {
+		l = &listing{slice: s, member: f.memberAt(key)}
+		s.listings[key] = l
+		l.member.listings = append(l.member.listings, l)
 	}
-	return readSlice(s.in, s.pool.spec.external)
+	l.reading = r
+	f.members[l.member] = struct{}{}
+}
+
+func (f *flush) unlist(l *listing) {
+	delete(l.slice.listings, l.member.key)
+	l.member.listings = slices.DeleteFunc(l.member.listings, func(o *listing) bool { return o == l })
+	f.members[l.member] = struct{}{}
+}
+
+// touchShared is for the members that another slice lists too: the new version may have changed which one is believed.
+func (f *flush) touchShared(s *slice) {
+	if s.in == nil || s.last == nil || s.in.Version == s.last.Version {
+		return
+	}
+	for _, l := range s.listings {
+		if len(l.member.listings) > 1 {
+			f.members[l.member] = struct{}{}
+		}
+	}
+}
+
+// edit is the part of the slice that differs from what was read last: the members listed there before, and what it says now.
+func (s *slice) edit() (iter.Seq[MemberKey], content) {
+	if had, now, ok := s.smallEdit(); ok {
+		return maps.Keys(had.readings), now
+	}
+	return maps.Keys(s.listings), s.read()
+}
+
+// read is empty for a slice that does not count: of no accepted pool, or a leftover of a Service of the same name.
+func (s *slice) read() content {
+	if s.pool == nil || !s.pool.spec.accepted() || s.in.OwnerUID != "" && s.in.OwnerUID != s.pool.spec.uid {
+		return content{}
+	}
+	return readSlice(s.in, s.in.Endpoints, s.pool.spec.external)
+}
+
+// smallEdit spares reading 100 endpoints for the one that changed. It is only for slices that list nobody twice.
+func (s *slice) smallEdit() (had, now content, ok bool) {
+	if !s.plain || s.pool == nil || s.readAs != s.pool.spec ||
+		s.in.OwnerUID != s.last.OwnerUID || s.in.AddressType != s.last.AddressType {
+		return had, now, false
+	}
+	before, after := trim(s.last.Endpoints, s.in.Endpoints)
+	had = readSlice(s.last, before, s.readAs.external)
+	now = readSlice(s.in, after, s.readAs.external)
+	for key := range now.readings {
+		_, here := had.readings[key]
+		if _, listed := s.listings[key]; listed && !here {
+			return had, now, false
+		}
+	}
+	return had, now, now.plain
 }
 
 func (f *flush) memberAt(k MemberKey) *member {

@@ -48,7 +48,9 @@ func leaving(uid, addr string, serving bool) Endpoint {
 
 func podOf(uid string) MemberKey { return MemberKey{Namespace: own, UID: uid} }
 
-func streamOf(trench, name string) stream.Key { return stream.Key{Namespace: own, Trench: trench, Conduit: "c1", Name: name} }
+func streamOf(trench, name string) stream.Key {
+	return stream.Key{Namespace: own, Trench: trench, Conduit: "c1", Name: name}
+}
 
 var x1 = streamOf("t1", "x1")
 

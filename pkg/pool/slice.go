@@ -84,27 +84,54 @@ func union(a, b []netip.Addr) []netip.Addr {
 	return slices.Compact(all)
 }
 
-// readSlice is what a slice says of its members, and what of it was refused; external is whether members without a pod
-// may join.
-func readSlice(s *Slice, external bool) (map[MemberKey]reading, []string) {
+// content is what a slice says of its members, and what of it was refused.
+type content struct {
+	readings map[MemberKey]reading
+	problems []string
+	// plain is whether nothing was refused and no member is listed twice, so that endpoints can be read one by one.
+	plain bool
+}
+
+// readSlice reads some endpoints of a slice; external is whether members without a pod may join.
+func readSlice(s *Slice, endpoints []Endpoint, external bool) content {
 	if s.AddressType != AddressTypeIPv4 && s.AddressType != AddressTypeIPv6 {
-		return nil, []string{fmt.Sprintf("EndpointSlice %s/%s: address type %.40q is not supported; use IPv4 or IPv6",
-			s.Namespace, s.Name, s.AddressType)}
+		return content{problems: []string{fmt.Sprintf("EndpointSlice %s/%s: address type %.40q is not supported; use IPv4 or IPv6",
+			s.Namespace, s.Name, s.AddressType)}}
 	}
-	var problems []string
-	readings := make(map[MemberKey]reading, len(s.Endpoints))
+	c := content{readings: make(map[MemberKey]reading, len(endpoints)), plain: true}
 	add := func(k MemberKey, r reading) {
-		if before, ok := readings[k]; ok {
-			r = before.merge(r)
+		if before, ok := c.readings[k]; ok {
+			r, c.plain = before.merge(r), false
 		}
-		readings[k] = r
+		c.readings[k] = r
 	}
-	for i, e := range s.Endpoints {
+	for i, e := range endpoints {
 		if err := readEndpoint(s, e, external, add); err != nil {
-			problems = append(problems, fmt.Sprintf("EndpointSlice %s/%s: endpoint %d: %s", s.Namespace, s.Name, i, err))
+			c.plain = false
+			c.problems = append(c.problems, fmt.Sprintf("EndpointSlice %s/%s: endpoint %d: %s", s.Namespace, s.Name, i, err))
 		}
 	}
-	return readings, problems
+	return c
+}
+
+// trim cuts off what is equal at the beginning and at the end.
+func trim(a, b []Endpoint) ([]Endpoint, []Endpoint) {
+	for len(a) > 0 && len(b) > 0 && a[0].equal(b[0]) {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1].equal(b[len(b)-1]) {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+func (e Endpoint) equal(o Endpoint) bool {
+	return slices.Equal(e.Addresses, o.Addresses) && equalTo(e.Target, o.Target) &&
+		equalTo(e.Ready, o.Ready) && equalTo(e.Serving, o.Serving) && equalTo(e.Terminating, o.Terminating)
+}
+
+func equalTo[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
 }
 
 // readEndpoint adds nothing of an endpoint with an error.

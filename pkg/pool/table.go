@@ -64,8 +64,9 @@ type slice struct {
 	pool *pool  // the pool it names
 
 	// As of the last read.
-	readFor  *pool
-	version  uint64
+	last     *Slice
+	readAs   *spec // of the pool
+	plain    bool  // see content
 	listings map[MemberKey]*listing
 	problems []string
 }
