@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/nordix/meridio-nsp/pkg/nsp"
+)
+
+// exit codes, as people and scripts expect them.
+const (
+	exitOK = iota
+	exitFailed
+	exitUsage
+)
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// run is the whole program. The name it is called by may pick another one, as the probes of Meridio's operator do.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := newRoot()
+	if filepath.Base(args[0]) == probeName {
+		root = newProbe()
+		args = singleDashes(args)
+	}
+	root.SetArgs(args[1:])
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(stderr, "Error:", strings.TrimSuffix(line, "\n"))
+	}
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for all there is.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nsp",
+		Short: "The Network Service Platform of Meridio",
+		Long: "nsp keeps the registry of targets of Meridio, and turns labelled Kubernetes Services into streams:\n" +
+			"sidecars learn which streams to hold, load balancers which targets take traffic.",
+		Version:           nsp.Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) },
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newNamespace(), newVersion())
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), nsp.Version) },
+	}
+}
+
+// fromEnvironment sets every flag --foo-bar that is not on the command line from NSP_FOO_BAR. Other variables that begin
+// with NSP_ are ignored: a Service called nsp-service makes Kubernetes inject some.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := "NSP_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value, ok := os.LookupEnv(name)
+		if !ok || f.Changed {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("the environment variable %s=%q does not fit --%s: %w", name, value, f.Name, err))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// newLogger logs JSON lines to w. The libraries below log through it too.
+func newLogger(w io.Writer, level string) (*slog.Logger, error) {
+	var l slog.Level
+	switch strings.ToUpper(level) {
+	case "TRACE": // Meridio's finest level
+		l = slog.LevelDebug
+	default:
+		if err := l.UnmarshalText([]byte(level)); err != nil {
+			return nil, usageError{fmt.Errorf("--log-level is %q: choose debug, info, warn or error", level)}
+		}
+	}
+	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: max(l, slog.LevelWarn)})))
+	return log, nil
+}

@@ -1,0 +1,135 @@
+package nsp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+)
+
+// metrics are those of the whole process.
+type metrics struct {
+	registry *prometheus.Registry
+
+	watchers *prometheus.GaugeVec
+	sent     *prometheus.CounterVec
+	messages *prometheus.CounterVec
+	calls    *prometheus.CounterVec
+	took     *prometheus.HistogramVec
+
+	turn, wait prometheus.Histogram
+	rows       prometheus.Counter
+
+	operations, abandoned, expired, storeErrors prometheus.Counter
+	entries, blocked                            prometheus.Gauge
+	store                                       prometheus.Histogram
+}
+
+// fine are buckets, in seconds, for what takes from 10 us to 1 s.
+var fine = prometheus.ExponentialBuckets(10e-6, 2.5, 13)
+
+func newMetrics() *metrics {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f := promauto.With(r)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: fine})
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "nsp_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": Version},
+	}, func() float64 { return 1 })
+	return &metrics{
+		registry: r,
+		watchers: f.NewGaugeVec(prometheus.GaugeOpts{Name: "nsp_watchers", Help: "Open watches."}, []string{"method"}),
+		sent: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "nsp_sent_bytes_total", Help: "Bytes of watch messages, before framing.",
+		}, []string{"method"}),
+		messages: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "nsp_sent_messages_total", Help: "Messages of watches, heartbeats included.",
+		}, []string{"method"}),
+		calls: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "nsp_calls_total", Help: "Calls and watches that ended, by gRPC code.",
+		}, []string{"method", "code"}),
+		took: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "nsp_call_duration_seconds", Help: "Time a call took; of a watch, how long it lasted.", Buckets: prometheus.DefBuckets,
+		}, []string{"method"}),
+		turn:        histogram("nsp_engine_turn_seconds", "Time from taking a batch of inputs to having published what follows."),
+		wait:        histogram("nsp_engine_wait_seconds", "Time the oldest input of a batch waited."),
+		rows:        counter("nsp_engine_rows_changed_total", "Registrations whose state or content changed."),
+		operations:  counter("nsp_registry_operations_total", "Register and Unregister calls applied, refreshes included."),
+		abandoned:   counter("nsp_registry_abandoned_total", "Calls dropped because their caller gave up before their turn."),
+		expired:     counter("nsp_registry_expired_total", "Registrations removed because nobody refreshed them."),
+		storeErrors: counter("nsp_registry_store_errors_total", "Failed writes of the store."),
+		entries:     gauge("nsp_registry_entries", "Registrations."),
+		blocked:     gauge("nsp_registry_blocked", "Registrations that wait for an identifier which another one holds."),
+		store:       histogram("nsp_registry_store_seconds", "Time one transaction of the store took."),
+	}
+}
+
+// Watching implements server.Observer.
+func (m *metrics) Watching(method string) func() {
+	g := m.watchers.WithLabelValues(method)
+	g.Inc()
+	return g.Dec
+}
+
+// Sent implements server.Observer.
+func (m *metrics) Sent(method string, bytes int) {
+	m.sent.WithLabelValues(method).Add(float64(bytes))
+	m.messages.WithLabelValues(method).Inc()
+}
+
+// Called implements server.Observer.
+func (m *metrics) Called(method, code string, took time.Duration) {
+	m.calls.WithLabelValues(method, code).Inc()
+	m.took.WithLabelValues(method).Observe(took.Seconds())
+}
+
+func (m *metrics) committed(c engine.Commit) {
+	m.turn.Observe(c.Took.Seconds())
+	m.wait.Observe(c.Waited.Seconds())
+	m.rows.Add(float64(c.Rows))
+}
+
+func (m *metrics) round(r registry.Round) {
+	m.operations.Add(float64(r.Operations))
+	m.abandoned.Add(float64(r.Abandoned))
+	m.expired.Add(float64(r.Expired))
+	m.entries.Set(float64(r.Entries))
+	m.blocked.Set(float64(r.Waiting))
+	if r.Store > 0 {
+		m.store.Observe(r.Store.Seconds())
+	}
+	if r.Err != nil {
+		m.storeErrors.Inc()
+	}
+}
+
+// serveMetrics answers /metrics on the listener until ctx ends.
+func (m *metrics) serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving metrics on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
