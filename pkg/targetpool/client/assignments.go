@@ -64,7 +64,7 @@ func (c *Client) WatchAssignments(config AssignmentsConfig) (*Assignments, error
 	return a, nil
 }
 
-// Run watches until ctx ends, which is no error. After that it can run again. Two runs at a time are an error.
+// Run watches until ctx ends, which is no error, and a running handler returns. After that it can run again. Two runs at a time are an error.
 func (a *Assignments) Run(ctx context.Context) error { return a.run(ctx) }
 
 // Report tells the server what the sidecar knows of its pod, complete each time. It never waits: the latest report is sent

@@ -77,7 +77,7 @@ func (c *Client) WatchFeed(config FeedConfig) (*Feed, error) {
 	return f, nil
 }
 
-// Run watches until ctx ends, which is no error. After that it can run again and resumes. Two runs at a time are an error.
+// Run watches until ctx ends, which is no error, and a running handler returns. After that it can run again and resumes. Two runs at a time are an error.
 func (f *Feed) Run(ctx context.Context) error { return f.run(ctx) }
 
 // Targets returns the targets as of the last commit, in a map that belongs to the caller. It can be called at any time.
@@ -154,7 +154,7 @@ func (f *Feed) heartbeat(m *targetpoolv1.TargetFeedWatchResponse, p *pulse) erro
 	}
 	p.committed() // Resumed, and nothing was missing.
 	if m.GetStale() != f.stale {
-		f.commit(m, difference{})
+		f.tell(m, difference{}, time.Now())
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (f *Feed) piece(m *targetpoolv1.TargetFeedWatchResponse, pending *pieces, p
 
 // finish applies what the last piece completes.
 func (f *Feed) finish(m *targetpoolv1.TargetFeedWatchResponse, done pieces, p *pulse) error {
-	next := versionOf(m.GetVersion())
+	received, next := time.Now(), versionOf(m.GetVersion())
 	var d difference
 	if done.kind == targetpoolv1.TargetFeedWatchResponse_KIND_SNAPSHOT {
 		d = f.apply(next, f.table.replace, done.changes)
@@ -190,7 +190,7 @@ func (f *Feed) finish(m *targetpoolv1.TargetFeedWatchResponse, done pieces, p *p
 	}
 	f.resync = false
 	p.committed()
-	f.commit(m, d)
+	f.tell(m, d, received)
 	return nil
 }
 
@@ -201,9 +201,8 @@ func (f *Feed) apply(next Version, how func([]*targetpoolv1.Change) difference, 
 	return how(changes)
 }
 
-// commit tells the handler, if there is anything to tell.
-func (f *Feed) commit(m *targetpoolv1.TargetFeedWatchResponse, d difference) {
-	received := time.Now()
+// tell calls the handler, if there is anything to tell.
+func (f *Feed) tell(m *targetpoolv1.TargetFeedWatchResponse, d difference, received time.Time) {
 	first := !f.began
 	if !first && len(d.set) == 0 && len(d.removed) == 0 && m.GetStale() == f.stale {
 		return
