@@ -41,10 +41,8 @@ func (s *state) publishAssignment(out *outputs, w Workload) {
 	if !s.answered || !out.assignments.Watched(w) {
 		return
 	}
-	if w.Pod != "" && s.namespaces[w.Namespace] != synced {
-		if _, watched := s.namespaces[w.Namespace]; watched {
-			return
-		}
+	if s.namespaces[w.Namespace] == unavailable {
+		return
 	}
 	members := s.membersOf(w)
 	if len(members) == 0 && s.stale() {
@@ -59,27 +57,31 @@ func (s *state) membersOf(w Workload) []*pool.Member {
 	if w.Addr.IsValid() {
 		found = s.table.ByAddress(w.Addr)
 	}
-	return slices.DeleteFunc(slices.Clone(found), func(m *pool.Member) bool {
-		return m.Key.UID == "" || (w.PodUID != "" && w.PodUID != m.Key.UID)
+	return slices.DeleteFunc(found, func(m *pool.Member) bool {
+		return m.Key.External() || (w.PodUID != "" && w.PodUID != m.Key.UID)
 	})
 }
 
 func (s *state) assigned(members []*pool.Member) *Assigned {
 	a := &Assigned{Known: len(members) > 0}
+	services := make(map[stream.Key][]pool.Ref)
 	for _, m := range members {
 		a.Addrs = append(a.Addrs, m.Addrs...)
 		for _, addr := range m.Addrs {
-			a.Shared = a.Shared || len(s.table.ByAddress(addr)) > 1
+			a.Shared = a.Shared || len(s.membersOf(Workload{Addr: addr})) > 1
 		}
 		for k, ans := range m.Streams {
 			if ans.Assigned {
-				a.Streams = append(a.Streams, Assignment{Stream: k, Services: ans.Services})
+				services[k] = append(services[k], ans.Services...)
 			}
 		}
 	}
 	slices.SortFunc(a.Addrs, netip.Addr.Compare)
 	a.Addrs = slices.Compact(a.Addrs)
+	for k, refs := range services {
+		slices.SortFunc(refs, pool.Ref.Compare)
+		a.Streams = append(a.Streams, Assignment{Stream: k, Services: slices.Compact(refs)})
+	}
 	slices.SortFunc(a.Streams, func(x, y Assignment) int { return stream.Compare(x.Stream, y.Stream) })
-	a.Streams = slices.CompactFunc(a.Streams, func(x, y Assignment) bool { return x.Stream == y.Stream })
 	return a
 }

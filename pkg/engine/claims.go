@@ -27,6 +27,8 @@ type claims struct {
 	byWorkload map[Workload]map[*claim]struct{}
 	byAddr     map[netip.Addr]map[*claim]struct{}
 	byUID      map[string]map[*claim]struct{}
+	// touched are to be resolved at the next commit.
+	touched map[*claim]struct{}
 }
 
 func newClaims() claims {
@@ -35,10 +37,12 @@ func newClaims() claims {
 		byWorkload: make(map[Workload]map[*claim]struct{}),
 		byAddr:     make(map[netip.Addr]map[*claim]struct{}),
 		byUID:      make(map[string]map[*claim]struct{}),
+		touched:    make(map[*claim]struct{}),
 	}
 }
 
-// report takes a sidecar's word in, or the end of its watch.
+// report takes a sidecar's word in, or the end of its watch. Whom it speaks of is found at the commit, when the pools that
+// arrived with it are known.
 func (s *state) report(ev reported) {
 	c, known := s.claims.byID[ev.id]
 	switch {
@@ -50,11 +54,14 @@ func (s *state) report(ev reported) {
 		c = &claim{id: ev.id, workload: ev.workload}
 		s.claims.byID[ev.id] = c
 		put(s.claims.byWorkload, ev.workload, c)
+		if ev.workload.PodUID != "" {
+			s.pin(c, ev.workload.PodUID)
+		}
 		s.setClaim(c, ev.report)
 	default:
 		s.setClaim(c, ev.report)
 	}
-	s.resolve(c)
+	s.claims.touched[c] = struct{}{}
 }
 
 // setClaim replaces what a claim says and marks the registrations that this concerns.
@@ -85,29 +92,47 @@ func (s *state) markClaimed(c *claim) {
 	s.markAll(s.byPod[c.uid])
 }
 
+// resolveClaims looks again at the claims that changed or whose pods did.
+func (s *state) resolveClaims() {
+	for c := range s.claims.touched {
+		s.resolve(c)
+	}
+	clear(s.claims.touched)
+}
+
 // resolve pins a claim to the member it speaks of, and forgets claims that are over: ended, and the pod no member, or spoken
 // for by a newer claim.
 func (s *state) resolve(c *claim) {
-	if c.uid == "" {
-		if m := s.memberOf(c.workload); m != nil {
-			c.uid = m.Key.UID
-			put(s.claims.byUID, c.uid, c)
-			s.markClaimed(c)
-		}
-	}
-	if c.uid == "" {
-		if c.ended {
-			s.forget(c)
-		}
+	if s.claims.byID[c.id] != c {
 		return
 	}
-	if s.members[c.uid] == nil && c.ended {
+	if c.uid == "" {
+		if m := s.memberOf(c.workload); m != nil {
+			s.pin(c, m.Key.UID)
+		}
+	}
+	if c.ended && s.member(c.uid) == nil {
 		s.forget(c)
 		return
 	}
-	for other := range s.claims.byUID[c.uid] {
-		if other.ended && other.id < c.id {
-			s.forget(other)
+	s.retire(c.uid)
+}
+
+func (s *state) pin(c *claim, uid string) {
+	c.uid = uid
+	put(s.claims.byUID, uid, c)
+	s.markClaimed(c)
+}
+
+// retire forgets the ended claims of a pod that a newer one replaces.
+func (s *state) retire(uid string) {
+	var newest uint64
+	for c := range s.claims.byUID[uid] {
+		newest = max(newest, c.id)
+	}
+	for c := range s.claims.byUID[uid] {
+		if c.ended && c.id < newest {
+			s.forget(c)
 		}
 	}
 }
@@ -119,34 +144,20 @@ func (s *state) forget(c *claim) {
 	drop(s.claims.byUID, c.uid, c)
 }
 
-// memberOf finds the pod that a workload names; nil where there is none, or more than one.
-func (s *state) memberOf(w Workload) *pool.Member {
-	var found []*pool.Member
-	if w.Addr.IsValid() {
-		found = s.table.ByAddress(w.Addr)
-	} else {
-		found = s.table.ByName(w.Namespace, w.Pod)
+// member is the pod of a UID; nil where it is no member, or where slices of several namespaces name it: then it proves nothing.
+func (s *state) member(uid string) *pool.Member {
+	if found := s.members[uid]; len(found) == 1 {
+		return found[0]
 	}
-	found = slices.DeleteFunc(slices.Clone(found), func(m *pool.Member) bool {
-		return m.Key.UID == "" || (w.PodUID != "" && w.PodUID != m.Key.UID)
-	})
-	if len(found) != 1 {
-		return nil
-	}
-	return found[0]
+	return nil
 }
 
-// claimants are the members that claim an address in the scope of a trench, by proven report. A pod that another trench holds
-// may bear the same secondary address and has no say here.
-func (s *state) claimants(a netip.Addr, trench string) map[string]*pool.Member {
-	out := make(map[string]*pool.Member)
-	for c := range s.claims.byAddr[a] {
-		m := s.members[c.uid]
-		if m != nil && c.report.Proven && m.Trench == trench {
-			out[c.uid] = m
-		}
+// memberOf finds the pod that a workload names; nil where there is none, or more than one.
+func (s *state) memberOf(w Workload) *pool.Member {
+	if found := s.membersOf(w); len(found) == 1 {
+		return found[0]
 	}
-	return out
+	return nil
 }
 
 // owners says what the sidecar of a pod reports of a stream: whether it reports owners at all, and whether the application

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
@@ -18,11 +21,11 @@ func (s *state) flushPools() {
 		s.poolChanged(ref, p)
 	}
 	for key, m := range d.Members {
-		s.memberChanged(key, m)
+		if !key.External() {
+			s.memberChanged(key, m)
+		}
 	}
-	for key, m := range d.Members {
-		s.resolveClaims(key, m)
-	}
+	s.resolveClaims()
 }
 
 func (s *state) poolChanged(ref pool.Ref, p *pool.Pool) {
@@ -30,6 +33,7 @@ func (s *state) poolChanged(ref pool.Ref, p *pool.Pool) {
 	if k, known := s.streamOf[ref]; known && (p == nil || p.Stream != k) {
 		delete(s.stream(k).pools, ref)
 		delete(s.streamOf, ref)
+		s.release(k)
 	}
 	if p == nil || p.Stream == (stream.Key{}) {
 		return
@@ -41,46 +45,60 @@ func (s *state) poolChanged(ref pool.Ref, p *pool.Pool) {
 	}
 }
 
-// memberChanged marks what is bound to the member, or could be by one of its addresses, old or new.
+// memberChanged marks what depends on a member, by what it was and by what it is.
 func (s *state) memberChanged(key pool.MemberKey, m *pool.Member) {
-	if key.UID == "" {
-		return
-	}
-	for _, version := range []*pool.Member{s.members[key.UID], m} {
-		if version == nil {
-			continue
-		}
-		for _, a := range version.Addrs {
-			s.markAll(s.byPeer[a])
-		}
-		for _, w := range workloadsOf(version) {
-			s.dirtyWorkloads[w] = true
+	old := s.replaceMember(key, m)
+	for _, version := range []*pool.Member{old, m} {
+		if version != nil {
+			s.markMember(version)
 		}
 	}
 	s.markAll(s.byPod[key.UID])
-	if m == nil {
-		delete(s.members, key.UID)
-	} else {
-		s.members[key.UID] = m
-	}
 	for c := range s.claims.byUID[key.UID] {
 		s.markClaimed(c)
+		s.claims.touched[c] = struct{}{}
 	}
 }
 
-// resolveClaims looks again at the claims that speak of a member that came, changed or went.
-func (s *state) resolveClaims(key pool.MemberKey, m *pool.Member) {
-	for c := range s.claims.byUID[key.UID] {
-		s.resolve(c)
+// replaceMember returns what the member was, nil where it is new.
+func (s *state) replaceMember(key pool.MemberKey, m *pool.Member) (old *pool.Member) {
+	all := s.members[key.UID]
+	if i := slices.IndexFunc(all, func(o *pool.Member) bool { return o.Key == key }); i >= 0 {
+		old = all[i]
+		all = slices.Delete(all, i, i+1)
 	}
-	if m == nil {
-		return
+	if m != nil {
+		all = append(all, m)
 	}
+	if len(all) == 0 {
+		delete(s.members, key.UID)
+	} else {
+		s.members[key.UID] = all
+	}
+	return old
+}
+
+// markMember marks what is, or could be, found by one of the member's names and addresses. Who shares an address with it is
+// told so.
+func (s *state) markMember(m *pool.Member) {
 	for _, w := range workloadsOf(m) {
-		for c := range s.claims.byWorkload[w] {
-			s.resolve(c)
+		s.markWorkload(w)
+	}
+	for _, a := range m.Addrs {
+		s.markAll(s.byPeer[a])
+		for _, other := range s.table.ByAddress(a) {
+			if other.Key != m.Key && !other.Key.External() {
+				for _, w := range workloadsOf(other) {
+					s.markWorkload(w)
+				}
+			}
 		}
 	}
+}
+
+func (s *state) markWorkload(w Workload) {
+	s.dirtyWorkloads[w] = true
+	maps.Copy(s.claims.touched, s.claims.byWorkload[w])
 }
 
 // workloadsOf are all the ways in which a member can be named.
@@ -101,24 +119,25 @@ func workloadsOf(m *pool.Member) []Workload {
 // call, or, where nothing speaks for any pod, the one it was bound to before.
 func (s *state) bind(r *record) {
 	r.member, r.binding = s.bound(r)
-	if r.member == nil {
-		return
+	uid, pod := r.entry.Caller.PodUID, ""
+	if m := r.member; m != nil {
+		uid, pod = m.Key.UID, m.Key.Namespace+"/"+m.Name
 	}
-	if r.podUID != r.member.Key.UID {
-		s.byPod.remove(r.podUID, r)
-		r.podUID = r.member.Key.UID
-		s.byPod.add(r.podUID, r)
+	switch {
+	case uid == "":
+	case uid != r.memory.PodUID:
+		s.byPod.remove(r.memory.PodUID, r)
+		r.memory.PodUID, r.memory.PodName = uid, pod
+		s.byPod.add(uid, r)
+	case pod != "":
+		r.memory.PodName = pod
 	}
-	r.pod = r.member.Key.Namespace + "/" + r.member.Name
 }
 
 func (s *state) bound(r *record) (*pool.Member, Binding) {
 	if uid := r.entry.Caller.PodUID; uid != "" {
 		// Proven: nothing else may speak for the registration, also while its pod is no member.
-		if m := s.members[uid]; m != nil {
-			return m, BoundByProof
-		}
-		return nil, Unbound
+		return bindTo(s.member(uid), BoundByProof)
 	}
 	if m := s.boundByClaim(r); m != nil {
 		return m, BoundByClaim
@@ -128,21 +147,29 @@ func (s *state) bound(r *record) (*pool.Member, Binding) {
 			return m, BoundByPeer
 		}
 	}
-	if m := s.members[r.podUID]; m != nil {
-		return m, BoundByMemory
-	}
-	return nil, Unbound
+	return bindTo(s.member(r.memory.PodUID), BoundByMemory)
 }
 
-// boundByClaim is the one member that claims an address of the registration; several contest it, and then none does.
-func (s *state) boundByClaim(r *record) *pool.Member {
-	var found *pool.Member
+func bindTo(m *pool.Member, by Binding) (*pool.Member, Binding) {
+	if m == nil {
+		return nil, Unbound
+	}
+	return m, by
+}
+
+// boundByClaim is the one member whose sidecar claims an address of the registration; several contest it, and then none does.
+// A pod that another trench holds may bear the same secondary address and has no say.
+func (s *state) boundByClaim(r *record) (found *pool.Member) {
 	for _, p := range r.entry.Prefixes {
-		for uid, m := range s.claimants(p.Addr(), r.entry.Scope) {
-			if found != nil && found.Key.UID != uid {
+		for c := range s.claims.byAddr[p.Addr()] {
+			m := s.member(c.uid)
+			switch {
+			case m == nil || m.Trench != r.entry.Scope:
+			case found != nil && found != m:
 				return nil
+			default:
+				found = m
 			}
-			found = m
 		}
 	}
 	return found
@@ -162,14 +189,34 @@ func (s *state) conclude(r *record) *Row {
 		return row
 	}
 	s.bind(r)
-	ans, inPool := s.answer(r)
-	s.track(r, inPool)
-	row.Binding, row.PodUID, row.Pod, row.Listed = r.binding, r.podUID, r.pod, r.listed
-	s.decide(row, r, ans, inPool)
-	if r.row != nil && r.row.State == row.State && r.row.Reason == row.Reason {
-		row.Caused = r.row.Caused
-	}
+	s.judge(r)
+	row.Binding, row.PodUID, row.Pod, row.Listed = r.binding, r.memory.PodUID, r.memory.PodName, r.memory.Listed
+	s.decide(row, r)
 	return row
+}
+
+// judge keeps the registration's history with pools and what follows from it. The time of a conclusion stays while that does.
+//
+// Where no sidecar reports owners, a Register that comes after the last pool let go can only be the application's.
+func (s *state) judge(r *record) {
+	ans, inPool := s.answer(r)
+	reported, application := s.owners(r.memory.PodUID, r.entry.Stream)
+	switch {
+	case inPool:
+		r.memory.Listed = true
+	case r.reopened && !reported:
+		r.memory.Listed = false
+	}
+	unread := s.namespaces[namespaceOf(r.memory.PodName)] == unavailable
+	r.left = r.memory.Listed && !inPool && s.answered && !unread
+	r.reopened = false
+	if !s.answered || unread && r.memory.State != uint8(Pending) {
+		return // what was stored counts
+	}
+	state, reason, caused := s.verdict(r, ans, inPool, application)
+	if r.memory.State != uint8(state) || r.memory.Reason != reason {
+		r.memory.State, r.memory.Reason, r.memory.Caused = uint8(state), reason, caused
+	}
 }
 
 func (s *state) answer(r *record) (pool.Answer, bool) {
@@ -180,51 +227,32 @@ func (s *state) answer(r *record) (pool.Answer, bool) {
 	return ans, ok
 }
 
-// track keeps the registration's history with pools. Where no sidecar reports owners, a Register that comes after the last
-// pool let go can only be the application's.
-func (s *state) track(r *record, inPool bool) {
-	registered := r.registered
-	r.registered = false
+func (s *state) verdict(r *record, ans pool.Answer, inPool, application bool) (State, string, time.Time) {
 	switch {
+	case s.cfg.ReadinessOff && r.memory.Listed:
+		return Active, ReasonMember, time.Time{}
 	case inPool:
-		r.listed = true
-	case r.listed && registered && s.believes(r):
-		if reported, _ := s.owners(r.podUID, r.entry.Stream); !reported {
-			r.listed = false
-		}
+		return stateOf(ans.State), ans.Reason, ans.Caused
+	case r.memory.Listed && !application:
+		return Inactive, ReasonLeft, time.Time{}
+	default:
+		return Active, ReasonApplication, time.Time{}
 	}
 }
 
-// believes tells whether the pools of the registration's namespace have been read, so that "not listed" means something.
-func (s *state) believes(r *record) bool {
-	return s.answered && s.namespaces[namespaceOf(r.pod)] != unavailable
-}
-
-func (s *state) decide(row *Row, r *record, ans pool.Answer, inPool bool) {
-	maxTargets, configured := s.maxTargets[r.entry.Stream.Trench]
+// decide asks the registration itself first, then its pools.
+func (s *state) decide(row *Row, r *record) {
 	switch {
 	case r.entry.Blocked:
 		row.State, row.Reason = Inactive, ReasonBlocked
 	case r.entry.Status != registry.Enabled:
 		row.State, row.Reason = Inactive, ReasonDisabled
-	case !configured || !s.answered:
+	case !s.opened(r.entry.Stream.Trench):
 		row.State = Pending
-	case !validIdentifier(r.entry, maxTargets):
+	case !validIdentifier(r.entry, s.maxTargets[r.entry.Stream.Trench]):
 		row.State, row.Reason = Inactive, ReasonInvalid
-	case r.pod != "" && s.namespaces[namespaceOf(r.pod)] == unavailable && r.entry.Memory.State != 0:
-		m := r.entry.Memory
-		row.State, row.Reason, row.Caused = State(m.State), m.Reason, m.Caused
-	case inPool && s.cfg.ReadinessOff:
-		row.State, row.Reason = Active, ReasonMember
-	case inPool:
-		row.State, row.Reason, row.Caused = stateOf(ans.State), ans.Reason, ans.Caused
-	case r.listed:
-		row.State, row.Reason = Inactive, ReasonLeft
-		if _, application := s.owners(r.podUID, r.entry.Stream); application {
-			row.State, row.Reason = Active, ReasonApplication
-		}
 	default:
-		row.State, row.Reason = Active, ReasonApplication
+		row.State, row.Reason, row.Caused = State(r.memory.State), r.memory.Reason, r.memory.Caused
 	}
 }
 

@@ -3,8 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,8 +33,8 @@ type Config struct {
 
 	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured.
 	WantConfig func(trench string)
-	// Remember keeps conclusions beside the registrations for after a restart.
-	Remember func(map[registry.Key]registry.Memory)
+	// Remember keeps conclusions beside the registrations, by their ID, for after a restart.
+	Remember func(map[uint64]registry.Memory)
 	// Pools is told of pools that changed; nil is one that is gone.
 	Pools func(map[pool.Ref]*PoolStatus)
 	// Committed is told of every commit.
@@ -114,35 +113,23 @@ func (e *Engine) Registered(ctx context.Context, changes []registry.Change) {
 func (e *Engine) Stale() bool { return e.stale.Load() }
 
 // Feed is the topic of a conduit.
-func (e *Engine) Feed(ctx context.Context, c stream.Conduit) (t *Topic, err error) {
-	err = e.ask(ctx, func() {
-		t = e.state.topic(&e.out, c)
-		e.state.publishTopics(&e.out, nil)
-	})
-	return t, err
+func (e *Engine) Feed(ctx context.Context, c stream.Conduit) (*Topic, error) {
+	return ask(ctx, e, func() *Topic { return e.state.topic(&e.out, c) })
 }
 
 // List watches the registrations that a filter selects. The first value reflects every registration acknowledged before. The
 // watcher must be closed.
-func (e *Engine) List(ctx context.Context, f Filter) (w *feed.Watcher[Filter, *List], err error) {
-	err = e.ask(ctx, func() {
-		w = e.out.lists.Watch(f)
-		if !f.exact() {
-			e.out.wild[f] = true
-		}
-		e.state.want(f.Trench)
-		e.state.publishList(&e.out, f)
-	})
-	return w, err
+func (e *Engine) List(ctx context.Context, f Filter) (*feed.Watcher[Filter, *List], error) {
+	return ask(ctx, e, func() *feed.Watcher[Filter, *List] { return e.state.watchList(&e.out, f) })
 }
 
 // Assignments watches the streams of a workload. The watcher must be closed.
-func (e *Engine) Assignments(ctx context.Context, w Workload) (r *feed.Watcher[Workload, *Assigned], err error) {
-	err = e.ask(ctx, func() {
-		r = e.out.assignments.Watch(w)
+func (e *Engine) Assignments(ctx context.Context, w Workload) (*feed.Watcher[Workload, *Assigned], error) {
+	return ask(ctx, e, func() *feed.Watcher[Workload, *Assigned] {
+		r := e.out.assignments.Watch(w)
 		e.state.publishAssignment(&e.out, w)
+		return r
 	})
-	return r, err
 }
 
 // Reporter takes the reports of one sidecar's watch in.
@@ -150,35 +137,62 @@ func (e *Engine) Reporter(w Workload) *Reporter {
 	return &Reporter{engine: e, id: e.watches.Add(1), workload: w}
 }
 
-// Reporter is one sidecar's voice. A report replaces the one before; Close says that the watch is over.
+// Reporter is one sidecar's voice. A report replaces the one before; Close says that the watch is over. It is safe for
+// concurrent use.
 type Reporter struct {
 	engine   *Engine
 	id       uint64
 	workload Workload
+
+	mu     sync.Mutex
+	closed bool
 }
 
-// Report takes a report in.
+// Report takes a report in. One that is not proven, or comes after Close, says nothing.
 func (r *Reporter) Report(rep Report) {
-	r.engine.Post(reported{id: r.id, workload: r.workload, report: &rep})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rep.Proven && !r.closed {
+		r.engine.Post(reported{id: r.id, workload: r.workload, report: &rep})
+	}
 }
 
 // Close ends the watch.
 func (r *Reporter) Close() {
-	r.engine.Post(reported{id: r.id, workload: r.workload})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		r.engine.Post(reported{id: r.id, workload: r.workload})
+	}
 }
 
-// ask runs a question on the owner's goroutine, after all that was put in before it.
-func (e *Engine) ask(ctx context.Context, question func()) error {
+// ask has a question answered on the owner's goroutine, after all that was put in before it. A question whose caller gave up is
+// not asked, so that no watcher is left that nobody closes.
+func ask[T any](ctx context.Context, e *Engine, question func() T) (T, error) {
+	var (
+		answer, none T
+		taken        atomic.Bool
+	)
+	err := ErrStopped
 	done := make(chan struct{})
-	if !e.put(input{question: question, done: done}) {
-		return ErrStopped
+	asked := e.put(input{done: done, question: func() {
+		if taken.CompareAndSwap(false, true) {
+			answer, err = question(), nil
+		}
+	}})
+	if !asked {
+		return none, ErrStopped
 	}
 	select {
 	case <-done:
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		if taken.CompareAndSwap(false, true) {
+			return none, fmt.Errorf("asking the engine: %w", ctx.Err())
+		}
+		<-done
 	}
+	return answer, err
 }
 
 func (e *Engine) put(in input) bool {
@@ -255,24 +269,12 @@ func (e *Engine) stop() {
 }
 
 // Pools are all pools with their members, sorted.
-func (e *Engine) Pools(ctx context.Context, namespace string) (out []PoolDetail, err error) {
-	err = e.ask(ctx, func() { out = e.state.poolDetails(&e.out, namespace) })
-	return out, err
+func (e *Engine) Pools(ctx context.Context, namespace string) ([]PoolDetail, error) {
+	return ask(ctx, e, func() []PoolDetail { return e.state.poolDetails(&e.out, namespace) })
 }
 
-// Targets are all registrations that a filter covers, whatever their status, in the order in which they were first stored.
-func (e *Engine) Targets(ctx context.Context, f Filter) (out []*Row, err error) {
-	f.Status = registry.Any
-	err = e.ask(ctx, func() {
-		for _, t := range slices.Sorted(maps.Keys(e.state.rows)) {
-			f.Type = t
-			e.state.rows[t].Scan(func(_ uint64, r *Row) bool {
-				if f.covers(r.Entry) {
-					out = append(out, r)
-				}
-				return true
-			})
-		}
-	})
-	return out, err
+// Targets are all registrations that a filter covers, whatever their type and status, in the order in which they were first
+// stored.
+func (e *Engine) Targets(ctx context.Context, f Filter) ([]*Row, error) {
+	return ask(ctx, e, func() []*Row { return e.state.targets(f) })
 }

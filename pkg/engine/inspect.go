@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
 
@@ -44,4 +47,17 @@ func (o *outputs) watchesFor(m *pool.Member) bool {
 		}
 	}
 	return false
+}
+
+func (s *state) targets(f Filter) (out []*Row) {
+	for _, t := range slices.Sorted(maps.Keys(s.rows)) {
+		f.Type = t
+		s.rows[t].Scan(func(_ uint64, r *Row) bool {
+			if f.covers(r.Entry) {
+				out = append(out, r)
+			}
+			return true
+		})
+	}
+	return out
 }

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 
 	"github.com/tidwall/btree"
 
@@ -91,10 +93,6 @@ func (o *outputs) concerned(last, now *Row, filters map[Filter]bool) {
 		}
 	}
 	for f := range o.wild {
-		if !o.lists.Watched(f) {
-			delete(o.wild, f)
-			continue
-		}
 		add(f)
 	}
 }
@@ -107,20 +105,44 @@ func (s *state) publishList(out *outputs, f Filter) {
 	out.lists.Set(f, s.rev, &List{filter: f, rows: s.tree(f).Copy()})
 }
 
-// answers tells whether what the filter depends on has been read: active targets need the pools and the configuration.
+// watchList starts a watcher of a filter. A list that others watch already is as it should be, and they are not woken.
+func (s *state) watchList(out *outputs, f Filter) *feed.Watcher[Filter, *List] {
+	w := out.lists.Watch(f)
+	if !f.exact() {
+		out.addWild(f)
+	}
+	if f.active() {
+		s.want(f.trench())
+	}
+	s.openList(out, f)
+	return w
+}
+
+// openList gives a list its first value.
+func (s *state) openList(out *outputs, f Filter) {
+	w := out.lists.Watch(f)
+	defer w.Close()
+	if _, _, told, _ := w.Next(); !told {
+		s.publishList(out, f)
+	}
+}
+
+// active tells whether the filter asks for active targets, which depend on the pools and on the configuration.
+func (f Filter) active() bool { return f.Type == registry.Default && f.Status == registry.Enabled }
+
+// trench is the one whose registrations are shown, or empty for all.
+func (f Filter) trench() string { return cmp.Or(f.Trench, f.Scope) }
+
+// answers tells whether what the filter depends on has been read.
 func (s *state) answers(f Filter) bool {
-	if f.Type != registry.Default || f.Status != registry.Enabled {
+	switch {
+	case !f.active():
 		return true
+	case f.trench() == "":
+		return s.complete
+	default:
+		return s.opened(f.trench())
 	}
-	if !s.answered {
-		return false
-	}
-	trench := f.Trench
-	if trench == "" {
-		trench = f.Scope
-	}
-	_, configured := s.maxTargets[trench]
-	return configured || trench == ""
 }
 
 func (s *state) tree(f Filter) *btree.Map[uint64, *Row] {
@@ -135,4 +157,12 @@ func (s *state) tree(f Filter) *btree.Map[uint64, *Row] {
 		return all
 	}
 	return &btree.Map[uint64, *Row]{}
+}
+
+func (o *outputs) addWild(f Filter) {
+	if len(o.wild) >= o.wildLimit {
+		maps.DeleteFunc(o.wild, func(f Filter, _ bool) bool { return !o.lists.Watched(f) })
+		o.wildLimit = 2*len(o.wild) + 16
+	}
+	o.wild[f] = true
 }

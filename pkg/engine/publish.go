@@ -2,6 +2,7 @@ package engine
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/tidwall/btree"
 
@@ -11,20 +12,20 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// Topic is the feed of one conduit, by registration ID.
-type Topic = feed.Topic[uint64, *Row]
-
 // outputs are what watchers read. They are written by the owner only.
 type outputs struct {
-	topics      map[stream.Conduit]*Topic
-	lists       *feed.Board[Filter, *List]
+	topics topics
+	lists  *feed.Board[Filter, *List]
+	// wild are the watched filters that cannot be found from a row; those that nobody watches any more go when it has grown to
+	// wildLimit.
 	wild        map[Filter]bool
+	wildLimit   int
 	assignments *feed.Board[Workload, *Assigned]
 }
 
 func newOutputs() outputs {
 	return outputs{
-		topics:      make(map[stream.Conduit]*Topic),
+		topics:      topics{all: make(map[stream.Conduit]*topic)},
 		lists:       feed.NewBoard[Filter](func(a, b *List) bool { return a == b }),
 		wild:        make(map[Filter]bool),
 		assignments: feed.NewBoard[Workload](equalAssigned),
@@ -36,7 +37,7 @@ type step struct {
 	topics  map[stream.Conduit][]feed.Change[uint64, *Row]
 	filters map[Filter]bool
 	streams map[stream.Key]bool
-	memory  map[registry.Key]registry.Memory
+	memory  map[uint64]registry.Memory
 	rows    int
 }
 
@@ -44,11 +45,13 @@ type step struct {
 func (s *state) commit(out *outputs) step {
 	s.flushPools()
 	s.latch()
+	opening := s.opening
+	s.opening = false
 	st := step{
 		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
 		filters: make(map[Filter]bool),
 		streams: make(map[stream.Key]bool),
-		memory:  make(map[registry.Key]registry.Memory),
+		memory:  make(map[uint64]registry.Memory),
 	}
 	for r := range s.dirty {
 		s.settle(r, out, &st)
@@ -59,6 +62,9 @@ func (s *state) commit(out *outputs) step {
 	for f := range st.filters {
 		s.publishList(out, f)
 	}
+	if opening {
+		s.open(out)
+	}
 	s.publishAssignments(out)
 	s.publishPools(st.streams)
 	if len(st.memory) > 0 && s.cfg.Remember != nil {
@@ -67,36 +73,57 @@ func (s *state) commit(out *outputs) step {
 	return st
 }
 
-// latch notes the moment from which the state is worth telling. Namespaces that come later hold up nobody.
+// latch notes the moments from which the state is worth telling. Namespaces and trenches that come later hold up nobody.
 func (s *state) latch() {
-	if s.answered {
-		return
+	if !s.answered && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
+		s.answered, s.opening = true, true
+		s.everything()
 	}
-	for _, st := range s.namespaces {
-		if st == syncing {
-			return
+	if s.answered && !s.complete && s.configured() {
+		s.complete, s.opening = true, true
+	}
+}
+
+// configured tells whether the configuration of every known trench has been read.
+func (s *state) configured() bool {
+	for trench := range s.wanted {
+		if _, read := s.maxTargets[trench]; !read {
+			return false
 		}
 	}
-	s.answered = true
-	s.dirtyAll()
-	s.allWorkloads = true
+	return true
+}
+
+// open answers those who waited for what has been read by now.
+func (s *state) open(out *outputs) {
+	for conduit, t := range out.topics.live() {
+		if s.opened(conduit.Trench) {
+			t.Open()
+		}
+	}
+	for _, f := range out.lists.Keys() {
+		if f.active() {
+			s.openList(out, f)
+		}
+	}
 }
 
 // settle brings one registration up to date and notes who has to hear of it.
 func (s *state) settle(r *record, out *outputs, st *step) {
 	last, now := r.row, s.conclude(r)
+	if last == nil && now == nil {
+		return // came and went since the last commit
+	}
+	if now != nil && s.answered && r.memory != r.saved {
+		r.saved = r.memory
+		st.memory[now.Entry.ID] = r.memory
+	}
 	if last != nil && now != nil && last.same(now) {
 		return
 	}
 	st.rows++
 	s.note(last, now, out, st)
 	r.row = now
-	if now == nil {
-		return
-	}
-	if now.Entry.Type == registry.Default && now.State != Pending && now.memory() != now.Entry.Memory {
-		st.memory[now.Entry.Key] = now.memory()
-	}
 }
 
 // note books the change of a row: in the trees, in the counts, in the topic of its conduit and in the lists that show it.
@@ -120,6 +147,7 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 	if stream.counts != before {
 		st.streams[e.Stream] = true
 	}
+	s.release(e.Stream)
 	if last == nil || now == nil || !last.sameFeed(now) {
 		c := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
 		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], c)
@@ -166,40 +194,30 @@ func (c *Counts) add(r *Row, n int) {
 	}
 }
 
-// publishTopics tells load balancers, and opens the topics whose trench has been read by now.
+// publishTopics tells load balancers.
 func (s *state) publishTopics(out *outputs, changes map[stream.Conduit][]feed.Change[uint64, *Row]) {
 	for conduit, cs := range changes {
-		s.topic(out, conduit).Publish(s.rev, cs)
-	}
-	if !s.answered {
-		return
-	}
-	for conduit, t := range out.topics {
-		if _, configured := s.maxTargets[conduit.Trench]; configured {
-			t.Open()
-		}
+		t := s.topic(out, conduit)
+		t.Publish(s.rev, cs)
+		out.topics.hold(conduit, t)
 	}
 }
 
 // topic returns the feed of a conduit and makes it where it is new.
 func (s *state) topic(out *outputs, c stream.Conduit) *Topic {
-	t, ok := out.topics[c]
-	if !ok {
-		t = feed.NewTopic[uint64, *Row](feed.DefaultTombstones)
-		out.topics[c] = t
-		s.want(c.Trench)
+	t := out.topics.get(c, s.rev)
+	s.want(c.Trench)
+	if s.opened(c.Trench) {
+		t.Open()
 	}
 	return t
 }
 
 // publishPools reports the pools that changed, or whose stream's counts did.
 func (s *state) publishPools(streams map[stream.Key]bool) {
-	if s.cfg.Pools == nil {
-		return
-	}
 	for k := range streams {
-		for ref := range s.stream(k).pools {
-			s.dirtyPools[ref] = true
+		if st, ok := s.streams[k]; ok {
+			maps.Copy(s.dirtyPools, st.pools)
 		}
 	}
 	if !s.answered || len(s.dirtyPools) == 0 {
@@ -210,7 +228,9 @@ func (s *state) publishPools(streams map[stream.Key]bool) {
 		out[ref] = s.poolStatus(ref)
 	}
 	clear(s.dirtyPools)
-	s.cfg.Pools(out)
+	if s.cfg.Pools != nil {
+		s.cfg.Pools(out)
+	}
 }
 
 func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
@@ -227,16 +247,13 @@ func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
 
 // publishAssignments tells the workloads whose members changed.
 func (s *state) publishAssignments(out *outputs) {
-	if !s.answered {
-		return
-	}
-	if s.allWorkloads {
+	if s.allWorkloads && s.answered {
 		s.allWorkloads = false
 		for _, w := range out.assignments.Keys() {
 			s.dirtyWorkloads[w] = true
 		}
 	}
-	for w := range maps.Keys(s.dirtyWorkloads) {
+	for w := range s.dirtyWorkloads {
 		s.publishAssignment(out, w)
 	}
 	clear(s.dirtyWorkloads)

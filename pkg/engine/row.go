@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -71,29 +72,11 @@ func (r *Row) sameLegacy(o *Row) bool {
 	if a == b {
 		return true
 	}
-	return a.Status == b.Status && slices.Equal(a.IPs, b.IPs) && equalContext(a.Context, b.Context)
+	return a.Status == b.Status && slices.Equal(a.IPs, b.IPs) && maps.Equal(a.Context, b.Context)
 }
 
 func (r *Row) same(o *Row) bool {
 	return r.Entry == o.Entry && r.sameFeed(o) && r.Binding == o.Binding && r.PodUID == o.PodUID && r.Listed == o.Listed
-}
-
-func (r *Row) memory() registry.Memory {
-	return registry.Memory{
-		PodUID: r.PodUID, PodName: r.Pod, Listed: r.Listed, State: uint8(r.State), Reason: r.Reason, Caused: r.Caused,
-	}
-}
-
-func equalContext(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
 }
 
 func stateOf(s pool.State) State {

@@ -19,12 +19,12 @@ type record struct {
 	// member is whom it is bound to now; nil where that is nobody.
 	member  *pool.Member
 	binding Binding
-	// podUID and pod are those of the last binding; they outlive the member.
-	podUID, pod string
-	// listed is set while the registration lives once a pool of its stream listed its member.
-	listed bool
-	// registered is set where a client registered since the last commit.
-	registered bool
+	// memory is what outlives the member: the last binding, that a pool of the stream listed it, and what was last concluded of
+	// that, whatever the registration's own status. saved is the part of it that was handed to Remember.
+	memory, saved registry.Memory
+	// left is set where a pool listed it and none does any more, as of the last commit; reopened where its caller registered
+	// again since.
+	left, reopened bool
 }
 
 // sync is how far a namespace is read.
@@ -43,9 +43,11 @@ type state struct {
 	rev   uint64
 
 	namespaces map[string]syncState
-	// answered is set once every namespace has been read or found unavailable, and stays; loaded once the stored registrations
-	// have been concluded.
-	answered, loaded bool
+	// answered is set once every namespace has been read or found unavailable; complete once the configuration of all trenches
+	// known by then has been read too. Both stay. loaded is set once the stored registrations have been concluded.
+	answered, complete, loaded bool
+	// opening is set where something may have become worth telling since the last commit.
+	opening bool
 	// maxTargets is by trench; a trench that is not in it has not been read.
 	maxTargets map[string]map[stream.Key]uint32
 	wanted     map[string]bool
@@ -58,8 +60,8 @@ type state struct {
 	byAddr index[netip.Addr]
 	byPeer index[netip.Addr]
 	byPod  index[string]
-	// members is by pod UID.
-	members map[string]*pool.Member
+	// members is by pod UID. A UID is of one pod, but a hand-made slice of another namespace may name it too.
+	members map[string][]*pool.Member
 	claims  claims
 
 	// rows are all published rows of one type, by ID: the order in which keys were first stored.
@@ -95,7 +97,7 @@ func newState(cfg *Config) *state {
 		byAddr:         make(index[netip.Addr]),
 		byPeer:         make(index[netip.Addr]),
 		byPod:          make(index[string]),
-		members:        make(map[string]*pool.Member),
+		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
 		rows:           make(map[registry.Type]*btree.Map[uint64, *Row]),
 		dirty:          make(map[*record]struct{}),
@@ -114,12 +116,14 @@ func (s *state) apply(ev Event) {
 	case NamespaceSynced:
 		s.sync(ev)
 	case NamespaceUnavailable:
+		// One that was added while running is not in the map, which reads as syncing.
 		if s.namespaces[ev.Namespace] == syncing {
 			s.setSync(ev.Namespace, unavailable)
 		}
 	case NamespaceDropped:
 		s.table.DropNamespace(ev.Namespace)
 		delete(s.namespaces, ev.Namespace)
+		s.everything()
 	case ServiceSet:
 		s.table.SetService(ev.Service)
 	case ServiceGone:
@@ -154,7 +158,14 @@ func (s *state) sync(ev NamespaceSynced) {
 
 func (s *state) setSync(ns string, to syncState) {
 	s.namespaces[ns] = to
-	s.dirtyAll()
+	s.everything()
+}
+
+// everything is judged and told anew.
+func (s *state) everything() {
+	for _, r := range s.records {
+		s.dirty[r] = struct{}{}
+	}
 	s.allWorkloads = true
 }
 
@@ -173,6 +184,7 @@ func (s *state) configure(ev TrenchConfigured) {
 		return
 	}
 	s.maxTargets[ev.Trench] = ev.MaxTargets
+	s.opening = true
 	for _, r := range s.records {
 		if r.entry.Type == registry.Default && r.entry.Stream.Trench == ev.Trench {
 			s.dirty[r] = struct{}{}
@@ -191,6 +203,12 @@ func (s *state) want(trench string) {
 	}
 }
 
+// opened tells whether what load balancers of a trench are told is worth telling.
+func (s *state) opened(trench string) bool {
+	_, configured := s.maxTargets[trench]
+	return s.answered && configured
+}
+
 func (s *state) stream(k stream.Key) *streamState {
 	st, ok := s.streams[k]
 	if !ok {
@@ -200,9 +218,10 @@ func (s *state) stream(k stream.Key) *streamState {
 	return st
 }
 
-func (s *state) dirtyAll() {
-	for _, r := range s.records {
-		s.dirty[r] = struct{}{}
+// release forgets a stream that nothing belongs to any more.
+func (s *state) release(k stream.Key) {
+	if st, ok := s.streams[k]; ok && st.rows.Len() == 0 && len(st.pools) == 0 {
+		delete(s.streams, k)
 	}
 }
 
@@ -236,7 +255,7 @@ func (s *state) changed(c registry.Change) {
 
 func (s *state) insert(c registry.Change) {
 	e := c.New
-	r := &record{entry: e, listed: e.Memory.Listed, podUID: e.Memory.PodUID, pod: e.Memory.PodName}
+	r := &record{entry: e, memory: e.Memory, saved: e.Memory}
 	s.records[e.Key] = r
 	s.link(r)
 	s.dirty[r] = struct{}{}
@@ -245,23 +264,23 @@ func (s *state) insert(c registry.Change) {
 	}
 }
 
+// update takes a new state of an entry in, or a refresh, which matters only where it shows that the application holds the stream.
 func (s *state) update(c registry.Change) {
 	r, known := s.records[c.New.Key]
 	if !known {
 		s.insert(c)
 		return
 	}
-	if c.Registered {
-		r.registered = true
+	if c.Registered && r.left && c.Old.Caller == c.New.Caller {
+		r.reopened = true
+		s.dirty[r] = struct{}{}
 	}
-	if r.entry != c.New {
-		s.unlink(r)
-		r.entry = c.New
-		s.link(r)
-	} else if r.row != nil && r.binding == BoundByProof {
-		// A refresh by a proven caller that changes nothing can change no conclusion.
+	if r.entry == c.New {
 		return
 	}
+	s.unlink(r)
+	r.entry = c.New
+	s.link(r)
 	s.dirty[r] = struct{}{}
 }
 
@@ -270,7 +289,7 @@ func (s *state) link(r *record) {
 		s.byAddr.add(p.Addr(), r)
 	}
 	s.byPeer.add(r.entry.Caller.Peer, r)
-	s.byPod.add(r.podUID, r)
+	s.byPod.add(r.memory.PodUID, r)
 }
 
 func (s *state) unlink(r *record) {
@@ -278,7 +297,7 @@ func (s *state) unlink(r *record) {
 		s.byAddr.remove(p.Addr(), r)
 	}
 	s.byPeer.remove(r.entry.Caller.Peer, r)
-	s.byPod.remove(r.podUID, r)
+	s.byPod.remove(r.memory.PodUID, r)
 }
 
 // index finds records by one of their properties. The zero property is not indexed.

@@ -58,6 +58,13 @@ func NewTopic[K comparable, V any](tombstones int) *Topic[K, V] {
 	}
 }
 
+// NewTopicAt makes a topic that begins at rev: whoever resumes from before it gets a snapshot.
+func NewTopicAt[K comparable, V any](rev uint64, tombstones int) *Topic[K, V] {
+	t := NewTopic[K, V](tombstones)
+	t.rev, t.floor = rev, rev
+	return t
+}
+
 // Publish applies changes as one step at revision rev, which must be greater than any before. Removing an unknown key is no
 // change.
 func (t *Topic[K, V]) Publish(rev uint64, changes []Change[K, V]) {
