@@ -44,6 +44,7 @@ func apiServerArgs(dir string, port, etcdPort int, c *credentials) []string {
 		"--max-requests-inflight=0",
 		"--max-mutating-requests-inflight=0",
 		"--profiling=false",
+		"--delete-collection-workers=16",
 		"--event-ttl=10m",
 	}
 }

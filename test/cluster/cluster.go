@@ -48,10 +48,12 @@ type Cluster struct {
 	dir       string
 	temporary *workDir // nil where the caller named the directory
 	bin       string
+	adminFile string // kubeconfig
 	config    *rest.Config
 	http      *http.Client
 	client    kubernetes.Interface
 	stop      sync.Once
+	stopped   bool
 
 	launcher   *launcher // nil for an existing cluster, as are all below
 	etcdPort   int
@@ -178,7 +180,8 @@ func (c *Cluster) prepareAPIServer() error {
 		TLSClientConfig: rest.TLSClientConfig{CAData: credentials.ca},
 		QPS:             -1, // no limit: the server is ours
 	}
-	if err := writeKubeconfig(c.Kubeconfig(), c.config); err != nil {
+	c.adminFile = filepath.Join(c.dir, "admin.kubeconfig")
+	if err := writeKubeconfig(c.adminFile, c.config); err != nil {
 		return err
 	}
 	return c.makeClient()
@@ -217,11 +220,7 @@ func connect(ctx context.Context, cfg Config, kubeconfig string) (*Cluster, erro
 		return fail(err)
 	}
 	c.config.QPS = -1
-	content, err := os.ReadFile(kubeconfig)
-	if err != nil {
-		return fail(err)
-	}
-	if err := os.WriteFile(c.Kubeconfig(), content, 0o600); err != nil {
+	if c.adminFile, err = filepath.Abs(kubeconfig); err != nil {
 		return fail(err)
 	}
 	if err := c.makeClient(); err != nil {
@@ -246,11 +245,12 @@ func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
 // Kubeconfig returns the path of a kubeconfig file for the administrator.
-func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "admin.kubeconfig") }
+func (c *Cluster) Kubeconfig() string { return c.adminFile }
 
 // Stop ends the programs and removes a temporary work directory. Further calls do nothing. An existing cluster goes on.
 func (c *Cluster) Stop() {
 	c.stop.Do(func() {
+		c.stopped = true
 		// The API server writes to etcd while it shuts down, and would wait long for an etcd that is gone.
 		terminateAll(c.controller, c.api)
 		terminateAll(c.etcd)
@@ -290,7 +290,10 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if c.External() {
 		return ErrExternal
 	}
-	if c.api != nil && c.api.running() {
+	if c.stopped {
+		return errors.New("starting the API server: the cluster was stopped")
+	}
+	if c.api.running() {
 		return nil
 	}
 	if err := c.launchAPIServer(); err != nil {

@@ -102,6 +102,16 @@ func TestAPIServerGoesAndComesBack(t *testing.T) {
 	require.NoError(t, c.WaitReady(t.Context()))
 
 	requireHistoryGone(t, c, before.ResourceVersion)
+
+	require.Len(t, c.PIDs(), 3, "the controllers must outlive an outage")
+	_, err = c.Service(t.Context(), cluster.ServiceConfig{Namespace: "kept", Name: "s", Labels: marker, Selector: selector})
+	require.NoError(t, err)
+	_, err = c.Pod(t.Context(), cluster.PodConfig{Namespace: "kept", Name: "a", Labels: selector, Ready: true})
+	require.NoError(t, err)
+	requireConditions(t, c, "kept", true, true, false)
+
+	c.Stop()
+	require.Error(t, c.StartAPIServer(t.Context()))
 }
 
 // requireHistoryGone makes the server forget its history, which the version is part of.
@@ -121,6 +131,19 @@ func requireHistoryGone(t *testing.T, c *cluster.Cluster, version string) {
 	defer watch.Stop()
 	event := <-watch.ResultChan()
 	require.True(t, apierrors.IsResourceExpired(apierrors.FromObject(event.Object)), "%v", event)
+}
+
+func TestExistingClusterIsUsedAndLeftAlone(t *testing.T) {
+	existing := cluster.Get(t)
+	t.Setenv(cluster.EnvKubeconfig, existing.Kubeconfig())
+	c, err := cluster.Start(t.Context(), cluster.Config{})
+	require.NoError(t, err)
+	require.True(t, c.External())
+	require.ErrorIs(t, c.StopAPIServer(), cluster.ErrExternal)
+	_, err = c.Pod(t.Context(), cluster.PodConfig{Namespace: c.Namespace(t), Name: "a"})
+	require.NoError(t, err)
+	c.Stop()
+	require.NoError(t, existing.WaitReady(t.Context()))
 }
 
 func TestKubectlReachesTheServer(t *testing.T) {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -12,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const cleanupTimeout = 30 * time.Second
+// cleanupTimeout is enough for the ten thousand pods of a benchmark.
+const cleanupTimeout = 2 * time.Minute
 
 // Namespace makes a namespace of a name of its own, which is removed with all that is in it when the test ends.
 func (c *Cluster) Namespace(t testing.TB) string {
@@ -45,14 +45,15 @@ func (c *Cluster) EnsureNamespace(ctx context.Context, name string) error {
 	return c.ServiceAccount(ctx, name, "default")
 }
 
-// DeleteNamespace removes the pods, which no kubelet would, and starts the removal of all else.
+// DeleteNamespace removes the pods, which no kubelet would, and starts the removal of all else. It is no error if the
+// namespace does not exist.
 func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-	err := errors.Join(
-		c.client.CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}),
-		c.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}),
-	)
-	if err != nil {
+	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("deleting the pods of namespace %s: %w", name, err)
+	}
+	err := c.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting namespace %s: %w", name, err)
 	}
 	return nil

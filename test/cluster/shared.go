@@ -17,6 +17,9 @@ var shared struct {
 	tried   bool
 }
 
+// starting ends when the tests are interrupted: an interrupt must not wait for a build.
+var starting, abandonStart = context.WithCancel(context.Background())
+
 // Suite runs the tests of a package that share a cluster. It is what goleak.VerifyTestMain takes.
 type Suite struct{ m *testing.M }
 
@@ -34,6 +37,7 @@ func (s Suite) Run() int {
 	watching.Go(func() {
 		select {
 		case sig := <-interrupts:
+			abandonStart()
 			stopShared()
 			signal.Reset(sig)
 			_ = syscall.Kill(os.Getpid(), sig.(syscall.Signal))
@@ -57,7 +61,7 @@ func Get(t testing.TB) *Cluster {
 	defer shared.Unlock()
 	if !shared.tried {
 		shared.tried = true
-		shared.cluster, shared.err = Start(context.Background(), Config{})
+		shared.cluster, shared.err = Start(starting, Config{})
 	}
 	if shared.err != nil {
 		t.Fatalf("cluster: %v", shared.err)
