@@ -16,10 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type (
-	topic  = feed.Topic[int, string]
-	change = feed.Change[int, string]
-)
+type change = feed.Change[int, string]
 
 // receiver applies batches as a watcher does.
 type receiver struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -73,7 +72,7 @@ func (l *line) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if wait := l.failed(err); wait > 0 {
+		if wait := l.failed(ctx, err); wait > 0 {
 			pause(ctx, wait)
 		}
 	}
@@ -115,7 +114,7 @@ func (l *line) try(ctx context.Context) error {
 	defer p.stop()
 	if age := l.client.config.MaxAge; age > 0 {
 		// Streams opened together after a restart of the server shall not all be re-opened together.
-		timer := time.AfterFunc(age-rand.N(age/5+1), func() { cancel(errAged) })
+		timer := time.AfterFunc(age-jitter(age/5), func() { cancel(errAged) })
 		defer timer.Stop()
 	}
 	err := l.attempt(ctx, l.conn, p)
@@ -137,7 +136,7 @@ func (l *line) live() {
 }
 
 // failed draws the conclusions from the end of a stream and returns how long to wait.
-func (l *line) failed(err error) time.Duration {
+func (l *line) failed(ctx context.Context, err error) time.Duration {
 	refused := isRefusal(err)
 	if !refused || time.Since(l.dialed) >= redialAfter {
 		l.hangUp()
@@ -149,10 +148,10 @@ func (l *line) failed(err error) time.Duration {
 	case errors.Is(err, errAged):
 		return 0
 	case refused:
-		l.say(slog.LevelWarn, "watch was refused", err, err.Error())
+		l.say(ctx, slog.LevelWarn, "watch was refused", err, err.Error())
 		return backoff.refused()
 	default:
-		l.say(slog.LevelInfo, "watch was interrupted", err, status.Code(err).String())
+		l.say(ctx, slog.LevelInfo, "watch was interrupted", err, status.Code(err).String())
 		wait := backoff.delay(l.failures)
 		l.failures++
 		return wait
@@ -171,12 +170,12 @@ func (l *line) down(err error) (wasLive bool) {
 }
 
 // say logs a reason once, until another one comes or the watch is live.
-func (l *line) say(level slog.Level, what string, err error, reason string) {
+func (l *line) say(ctx context.Context, level slog.Level, what string, err error, reason string) {
 	if reason == l.said {
 		level = slog.LevelDebug
 	}
 	l.said = reason
-	l.log.Log(context.Background(), level, what, "error", err)
+	l.log.Log(ctx, level, what, "error", err)
 }
 
 func (l *line) hangUp() {
