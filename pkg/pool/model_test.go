@@ -79,11 +79,12 @@ func (w *world) pool(s Service) *mPool {
 		p.Reason = ReasonInvalidLabels
 	default:
 		p.Stream = k
-		if s.Type == "ExternalName" {
+		switch {
+		case s.Type == "ExternalName":
 			p.Reason = ReasonUnsupportedType
-		} else if s.Namespace != own && !w.permit(s.Namespace, k, false) {
+		case s.Namespace != own && !w.permit(s.Namespace, k, false):
 			p.Reason = ReasonNotPermitted
-		} else {
+		default:
 			p.Accepted, p.Reason = true, ReasonAccepted
 			p.external = w.permit(s.Namespace, k, true)
 		}
