@@ -25,12 +25,17 @@ func (b Backoff) delay(failures int) time.Duration {
 		}
 		limit *= 2
 	}
-	return rand.N(limit + 1)
+	return jitter(limit)
 }
 
 // refused is the wait after a refusal. It can only help to ask again once somebody has changed a policy.
 func (b Backoff) refused() time.Duration {
-	return b.Max/2 + rand.N(b.Max/2+1)
+	return b.Max/2 + jitter(b.Max/2)
+}
+
+// jitter is uniform in [0, limit].
+func jitter(limit time.Duration) time.Duration {
+	return rand.N(limit + 1) //nolint:gosec // It spreads load and guards no secret.
 }
 
 // pause waits or until ctx ends.

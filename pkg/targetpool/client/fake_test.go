@@ -172,7 +172,7 @@ func next[T any](t testing.TB, c <-chan T) T {
 	}
 }
 
-// nextRequest is the first request of the next feed stream, with the stream.
+// nextFeed is the next feed stream, with its request.
 func nextFeed(t testing.TB, f *fake) (*feedCall, *pb.TargetFeedWatchRequest) {
 	t.Helper()
 	c := next(t, f.feeds)
