@@ -33,9 +33,9 @@ func (b Backoff) refused() time.Duration {
 	return b.Max/2 + jitter(b.Max/2)
 }
 
-// jitter is uniform in [0, limit].
+// jitter is uniform in [0, limit]. It spreads load and guards no secret.
 func jitter(limit time.Duration) time.Duration {
-	return rand.N(limit + 1) //nolint:gosec // It spreads load and guards no secret.
+	return rand.N(limit + 1)
 }
 
 // pause waits or until ctx ends.
