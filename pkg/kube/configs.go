@@ -1,0 +1,204 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nordix/meridio-nsp/pkg/config"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// documentPrefix begins the names of the documents that Save is given.
+const documentPrefix = "configmap/"
+
+// TrenchOf is the trench whose configuration a saved document is.
+func TrenchOf(document string) (trench string, ok bool) { return strings.CutPrefix(document, documentPrefix) }
+
+// ConfigsConfig configures Configs.
+type ConfigsConfig struct {
+	Client kubernetes.Interface
+	Sink   Sink
+	// Namespace is the NSP's own, in which the ConfigMaps are.
+	Namespace string
+	// Save keeps a document for Preload after a restart; nil keeps none. It must not block.
+	Save func(name string, data []byte)
+	Log  *slog.Logger
+}
+
+// Configs posts TrenchConfigured for every trench that is wanted, once its ConfigMap was read or is known to be absent, and
+// whenever it says something else. It is a prometheus.Collector.
+type Configs struct {
+	cfg ConfigsConfig
+
+	mu       sync.Mutex // held while posting, so that events keep their order
+	trenches map[string]*trenchConfig
+	start    func(*trenchConfig) // nil unless Run runs
+}
+
+// trenchConfig is what is known of one trench, guarded by the mutex of Configs.
+type trenchConfig struct {
+	name  string
+	watch *ConfigMapWatch // nil unless wanted
+	// live is set once the API server was heard: what was stored is older.
+	live bool
+	// last is the last good value of each key, good the text to read it from. Both are nil as long as there is none.
+	last   *config.Config
+	good   map[string]string
+	posted map[stream.Key]uint32 // nil before the first event
+}
+
+// NewConfigs makes Configs.
+func NewConfigs(cfg ConfigsConfig) *Configs {
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	if cfg.Save == nil {
+		cfg.Save = func(string, []byte) {}
+	}
+	return &Configs{cfg: cfg, trenches: make(map[string]*trenchConfig)}
+}
+
+// Want adds a trench. It may be called at any time and as often as one likes, and does not block.
+func (c *Configs) Want(trench string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.trench(trench)
+	if t.watch != nil {
+		return
+	}
+	t.watch = &ConfigMapWatch{Client: c.cfg.Client, Namespace: c.cfg.Namespace, Name: config.MapName(trench), Log: c.cfg.Log,
+		Changed: func(data map[string]string, present bool) { c.changed(t, data, present) }}
+	if c.start != nil {
+		c.start(t)
+	}
+}
+
+// Preload takes a saved document as read, unless the API server has told more already. An error says that it is damaged.
+func (c *Configs) Preload(trench string, document []byte) error {
+	var data map[string]string
+	if err := json.Unmarshal(document, &data); err != nil {
+		return fmt.Errorf("reading the stored configuration of trench %s: %w", trench, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.trench(trench); !t.live {
+		c.apply(t, data, data != nil)
+	}
+	return nil
+}
+
+// Run watches until ctx ends, and then returns nil.
+func (c *Configs) Run(ctx context.Context) error {
+	var watches sync.WaitGroup
+	c.mu.Lock()
+	c.start = func(t *trenchConfig) { watches.Go(func() { _ = t.watch.Run(ctx) }) }
+	for _, t := range c.trenches {
+		if t.watch != nil {
+			c.start(t)
+		}
+	}
+	c.mu.Unlock()
+
+	<-ctx.Done()
+	c.mu.Lock()
+	c.start = nil
+	c.mu.Unlock()
+	watches.Wait()
+	return nil
+}
+
+func (c *Configs) trench(name string) *trenchConfig {
+	t := c.trenches[name]
+	if t == nil {
+		t = &trenchConfig{name: name}
+		c.trenches[name] = t
+	}
+	return t
+}
+
+func (c *Configs) changed(t *trenchConfig, data map[string]string, present bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.live = true
+	if !present && t.last != nil {
+		c.cfg.Log.Warn("the ConfigMap is gone; its last good configuration stays", "configmap", config.MapName(t.name))
+		return
+	}
+	if c.apply(t, data, present) {
+		document, _ := json.Marshal(t.good) // a map of strings cannot fail; null is one that is known to be absent
+		c.cfg.Save(documentPrefix+t.name, document)
+	}
+}
+
+// apply takes data in and tells the sink what is new. It reports whether there is anything else to save than before.
+func (c *Configs) apply(t *trenchConfig, data map[string]string, present bool) (news bool) {
+	if present {
+		news = c.parse(t, data)
+	}
+	most := map[stream.Key]uint32{}
+	if t.last != nil {
+		if !t.last.IsRead(config.KeyStreams) {
+			return news // never read well, so nothing is said of it
+		}
+		most = t.last.MaxTargets(c.cfg.Namespace, t.name)
+	}
+	if t.posted == nil || !maps.Equal(t.posted, most) {
+		news = news || t.posted == nil
+		t.posted = most
+		c.cfg.Sink.Post(engine.TrenchConfigured{Trench: t.name, MaxTargets: maps.Clone(most)})
+	}
+	return news
+}
+
+// parse reads data over what was good before, and reports whether there is anything new to store.
+func (c *Configs) parse(t *trenchConfig, data map[string]string) bool {
+	parsed, errs := config.Parse(data, t.last)
+	for _, err := range errs {
+		c.cfg.Log.Warn("a key of the ConfigMap is malformed; its last good value stays",
+			"namespace", c.cfg.Namespace, "configmap", config.MapName(t.name), "error", err)
+	}
+	good := maps.Clone(data)
+	for _, err := range errs {
+		malformed, ok := errors.AsType[*config.KeyError](err)
+		if !ok || !parsed.IsRead(malformed.Key) {
+			continue // kept as it is: read again after a restart it is malformed again
+		}
+		if text, ok := t.good[malformed.Key]; ok {
+			good[malformed.Key] = text
+		} else {
+			delete(good, malformed.Key)
+		}
+	}
+	if good == nil {
+		good = map[string]string{} // nil would say that there is no ConfigMap
+	}
+	same := t.last != nil && maps.Equal(good, t.good)
+	t.last, t.good = parsed, good
+	return !same
+}
+
+var configAgeDesc = prometheus.NewDesc("nsp_configuration_state_age_seconds",
+	"Time since the API server last said anything of the ConfigMap of a trench.", []string{"trench"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *Configs) Describe(descs chan<- *prometheus.Desc) { descs <- configAgeDesc }
+
+// Collect implements prometheus.Collector.
+func (c *Configs) Collect(metrics chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, t := range c.trenches {
+		if t.watch != nil {
+			gauge(metrics, configAgeDesc, t.watch.Age().Seconds(), name)
+		}
+	}
+}
