@@ -34,11 +34,10 @@ func (t *targetFeed) Watch(
 	if err != nil {
 		return fmt.Errorf("watching conduit %s: %w", conduit, err)
 	}
-	cursor := topic.Follow()
+	w := &feedWatch{server: t.server, cursor: topic.Follow(), send: ss.SendMsg}
 	if v := req.GetResume(); v.GetEpoch() == t.server.cfg.Epoch {
-		cursor = topic.Resume(v.GetRevision())
+		w.cursor, w.told = topic.Resume(v.GetRevision()), true
 	}
-	w := &feedWatch{server: t.server, cursor: cursor, send: ss.SendMsg}
 	return t.server.watch(ss.Context(), w)
 }
 
@@ -59,7 +58,7 @@ type feedWatch struct {
 	server *Server
 	cursor *feed.Cursor[uint64, *engine.Row]
 	send   func(any) error
-	// told is set once something was committed, so that a heartbeat means something.
+	// told is set once the receiver has committed something, so that a heartbeat has a version to name.
 	told bool
 }
 
@@ -106,14 +105,14 @@ func (w *feedWatch) sendPiece(head *targetpoolv1.TargetFeedWatchResponse, change
 }
 
 func (w *feedWatch) heartbeat() error {
-	if !w.told {
-		return nil
+	beat := &targetpoolv1.TargetFeedWatchResponse{
+		Kind:  targetpoolv1.TargetFeedWatchResponse_KIND_HEARTBEAT,
+		Stale: w.server.cfg.Engine.Stale(),
 	}
-	return w.sendPiece(&targetpoolv1.TargetFeedWatchResponse{
-		Kind:    targetpoolv1.TargetFeedWatchResponse_KIND_HEARTBEAT,
-		Version: w.version(w.cursor.Revision()),
-		Stale:   w.server.cfg.Engine.Stale(),
-	}, nil)
+	if w.told {
+		beat.Version = w.version(w.cursor.Revision())
+	}
+	return w.sendPiece(beat, nil)
 }
 
 func (w *feedWatch) version(rev uint64) *targetpoolv1.Version {

@@ -248,10 +248,11 @@ func (w *poolWatch) check(a *engine.Assigned) error {
 }
 
 func (w *poolWatch) heartbeat() error {
-	if w.last == nil {
-		return nil
+	beat := &targetpoolv1.TargetPoolWatchResponse{}
+	if w.last != nil {
+		beat.Version = w.version()
 	}
-	return w.send(&targetpoolv1.TargetPoolWatchResponse{Version: w.version()})
+	return w.send(beat)
 }
 
 func (w *poolWatch) version() *targetpoolv1.Version {

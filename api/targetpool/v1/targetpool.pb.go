@@ -720,7 +720,7 @@ func (x *Assignments) GetItems() []*Assignment {
 type TargetPoolWatchResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Absent in a heartbeat, which repeats the version of the last list.
+	// Absent in a heartbeat, which repeats the version of the last list, or has none before the first.
 	Assignments   *Assignments `protobuf:"bytes,2,opt,name=assignments,proto3" json:"assignments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -828,8 +828,8 @@ func (x *TargetFeedWatchRequest) GetResume() *Version {
 type TargetFeedWatchResponse struct {
 	state protoimpl.MessageState       `protogen:"open.v1"`
 	Kind  TargetFeedWatchResponse_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=targetpool.v1.TargetFeedWatchResponse_Kind" json:"kind,omitempty"`
-	// The version reached with this commit. In a heartbeat: the version that the client must have; another one means that a
-	// message was lost.
+	// The version reached with this commit. In a heartbeat: the version that the client must have, another one means that a
+	// message was lost; absent as long as the server has nothing to answer yet.
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// The last piece: apply.
 	Commit bool `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
