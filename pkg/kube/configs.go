@@ -23,7 +23,9 @@ import (
 const documentPrefix = "configmap/"
 
 // TrenchOf is the trench whose configuration a saved document is.
-func TrenchOf(document string) (trench string, ok bool) { return strings.CutPrefix(document, documentPrefix) }
+func TrenchOf(document string) (trench string, ok bool) {
+	return strings.CutPrefix(document, documentPrefix)
+}
 
 // ConfigsConfig configures Configs.
 type ConfigsConfig struct {

@@ -7,12 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -51,8 +53,8 @@ func (n *namespace) start(ctx context.Context) {
 	go func() {
 		defer close(n.done)
 		var wg sync.WaitGroup
-		wg.Go(func() { reflect1(ctx, n, n.services) })
-		wg.Go(func() { reflect1(ctx, n, n.slices) })
+		wg.Go(func() { follow(ctx, n, n.services) })
+		wg.Go(func() { follow(ctx, n, n.slices) })
 		wg.Wait()
 	}()
 }
@@ -62,10 +64,11 @@ func (n *namespace) stop() {
 	<-n.done
 }
 
-// reflect1 keeps one store up to date. A cut watch is continued inside ListAndWatch; what ends it starts with a list.
-func reflect1[V any](ctx context.Context, n *namespace, s *store[V]) {
+// follow keeps one store up to date. A cut watch is continued inside ListAndWatch; what ends it starts with a list.
+func follow[V any](ctx context.Context, n *namespace, s *store[V]) {
 	lw := cache.NewFilteredListWatchFromClient(s.client(n.client), s.resource, n.name,
 		func(o *metav1.ListOptions) { o.LabelSelector = marked })
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(n.log.Handler()))
 	report := func(err error) { n.report(ctx, s.resource, err) }
 	r := cache.NewReflectorWithOptions(watched{lw, report}, s.example, s,
 		cache.ReflectorOptions{Name: n.name + "/" + s.resource, Backoff: pauses()})

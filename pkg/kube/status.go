@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -103,7 +105,7 @@ func (s *Status) Pools(changes map[pool.Ref]*engine.PoolStatus) {
 func (s *Status) Run(ctx context.Context) error {
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: s.cfg.Client.EventsV1()})
 	defer broadcaster.Shutdown()
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+	if err := broadcaster.StartRecordingToSinkWithContext(klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))); err != nil {
 		return fmt.Errorf("starting to record events: %w", err)
 	}
 	w := &worker{Status: s, recorder: broadcaster.NewRecorder(scheme.Scheme, manager)}
