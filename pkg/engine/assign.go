@@ -45,8 +45,8 @@ func (s *state) publishAssignment(out *outputs, w Workload) {
 		return
 	}
 	members := s.membersOf(w)
-	if len(members) == 0 && s.stale() {
-		return
+	if w.Addr.IsValid() && len(members) == 0 && s.stale() {
+		return // it may be of a namespace that could not be read
 	}
 	out.assignments.Set(w, s.rev, s.assigned(members))
 }

@@ -284,3 +284,10 @@ func claimOf(id uint64, w Workload, addrs ...string) reported {
 }
 
 func ended(id uint64, w Workload) reported { return reported{id: id, workload: w} }
+
+func (a asked) prefixAddrs() (out []netip.Addr) {
+	for _, ip := range strings.Fields(a.addrs) {
+		out = append(out, netip.MustParsePrefix(ip).Addr())
+	}
+	return out
+}

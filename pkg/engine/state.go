@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 
@@ -238,23 +239,22 @@ func (s *state) load(entries []*registry.Entry) {
 
 // changed takes one change of the registry in.
 func (s *state) changed(c registry.Change) {
+	key := cmp.Or(c.New, c.Old).Key
+	r, known := s.records[key]
 	switch {
-	case c.New == nil:
-		if r, known := s.records[c.Old.Key]; known {
-			s.unlink(r)
-			delete(s.records, c.Old.Key)
-			r.entry = nil
-			s.dirty[r] = struct{}{}
-		}
-	case c.Old == nil:
-		s.insert(c)
-	default:
-		s.update(c)
+	case c.New != nil && known:
+		s.update(r, c)
+	case c.New != nil:
+		s.insert(c.New)
+	case known:
+		s.unlink(r)
+		delete(s.records, key)
+		r.entry = nil
+		s.dirty[r] = struct{}{}
 	}
 }
 
-func (s *state) insert(c registry.Change) {
-	e := c.New
+func (s *state) insert(e *registry.Entry) {
 	r := &record{entry: e, memory: e.Memory, saved: e.Memory}
 	s.records[e.Key] = r
 	s.link(r)
@@ -265,13 +265,8 @@ func (s *state) insert(c registry.Change) {
 }
 
 // update takes a new state of an entry in, or a refresh, which matters only where it shows that the application holds the stream.
-func (s *state) update(c registry.Change) {
-	r, known := s.records[c.New.Key]
-	if !known {
-		s.insert(c)
-		return
-	}
-	if c.Registered && r.left && c.Old.Caller == c.New.Caller {
+func (s *state) update(r *record, c registry.Change) {
+	if c.Registered && r.left && r.entry.Caller == c.New.Caller {
 		r.reopened = true
 		s.dirty[r] = struct{}{}
 	}

@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+const perSlice = 100
+
+func benchPod(i int) (uid, addr string) {
+	return fmt.Sprint("u", i), fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&0xff, i&0xff)
+}
+
+func benchSlice(j, version int, flip bool) SliceSet {
+	x := slice(fmt.Sprint("y", j), "s", version).Slice
+	for i := j * perSlice; i < (j+1)*perSlice; i++ {
+		uid, addr := benchPod(i)
+		p := ready(uid)
+		if flip && i == j*perSlice {
+			p = notReady(uid)
+		}
+		x.Endpoints = append(x.Endpoints, p.at(addr).endpoint())
+	}
+	return SliceSet{x}
+}
+
+func benchTarget(i int) asked {
+	_, peer := benchPod(i)
+	a := target(x1, 0)
+	a.addrs, a.identifier, a.caller.Peer = fmt.Sprintf("172.%d.%d.%d/24", i>>16, i>>8&0xff, i&0xff), i+1, addr(peer)
+	return a
+}
+
+// filled is an engine with n bound, active targets, which watchers of all kinds look at.
+func filled(b *testing.B, n int) (*Engine, *book) {
+	e := New(Config{
+		Namespace: own, Namespaces: []string{own}, Remember: func(map[uint64]registry.Memory) {},
+		Pools: func(map[pool.Ref]*PoolStatus) {},
+	}, nil)
+	e.state.commit(&e.out)
+	book := newBook()
+	sync := NamespaceSynced{Namespace: own, Services: []pool.Service{service("s", x1).Service}}
+	for j := range n / perSlice {
+		sync.Slices = append(sync.Slices, benchSlice(j, 1, false).Slice)
+	}
+	events := []Event{sync, TrenchConfigured{Trench: "t1", MaxTargets: map[stream.Key]uint32{x1: 1 << 20}}}
+	in := input{events: events}
+	for i := range n {
+		a := benchTarget(i)
+		in.changes = append(in.changes, book.register(a), book.register(a))
+	}
+	e.turn([]input{in})
+	e.state.topic(&e.out, x1.Of())
+	b.Cleanup(e.state.watchList(&e.out, enabled(x1)).Close)
+	b.Cleanup(e.state.watchList(&e.out, anyOf(x1)).Close)
+	for i := range n {
+		uid, _ := benchPod(i)
+		b.Cleanup(e.out.assignments.Watch(Workload{Namespace: own, Pod: "pod-" + uid}).Close)
+	}
+	e.turn([]input{{events: []Event{NamespaceUnavailable{Namespace: own}}}})
+	if c := e.state.streams[x1].counts; c.Active != n || c.Bound != n {
+		b.Fatalf("want %d active targets: %+v", n, c)
+	}
+	return e, book
+}
+
+// One of 10,000 targets in 100 slices turns ready or not ready: pools, rows, topic and lists.
+func BenchmarkReadinessFlip(b *testing.B) {
+	e, _ := filled(b, 10_000)
+	flips := [2]SliceSet{benchSlice(7, 2, true), benchSlice(7, 3, false)}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		x := flips[i%2]
+		x.Slice.Version = uint64(i + 10)
+		e.turn([]input{{events: []Event{x}}})
+		i++
+	}
+}
+
+// 100 registrations come in one turn to 10,000, or are refreshed, or change.
+func BenchmarkRegistered(b *testing.B) {
+	const batch = 100
+	for name, status := range map[string][2]registry.Status{
+		"refresh": {registry.Enabled, registry.Enabled}, "change": {registry.Enabled, registry.Disabled},
+	} {
+		b.Run(name, func(b *testing.B) {
+			e, book := filled(b, 10_000)
+			var inputs [2]input
+			for side, st := range status {
+				for i := range batch {
+					a := benchTarget(i)
+					a.status = st
+					inputs[side].changes = append(inputs[side].changes, book.register(a))
+				}
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				e.turn(inputs[i%2 : i%2+1])
+				i++
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/batch, "ns/registration")
+		})
+	}
+}

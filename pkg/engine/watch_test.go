@@ -1,0 +1,275 @@
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+func permitAll(string, stream.Key, bool) bool { return true }
+
+func enabled(k stream.Key) Filter {
+	return Filter{Trench: k.Trench, Conduit: k.Conduit, Stream: k.Name}
+}
+
+func anyOf(k stream.Key) Filter {
+	f := enabled(k)
+	f.Status = registry.Any
+	return f
+}
+
+// Nothing is told before it was read, and then everybody who waits is told, also that there is nothing.
+func TestNothingIsToldBeforeItWasRead(t *testing.T) {
+	steps := map[string]Event{
+		"own": NamespaceSynced{Namespace: own}, "app": NamespaceUnavailable{Namespace: "app"}, "t1": TrenchConfigured{Trench: "t1"},
+	}
+	orders := [][]string{{"own", "app", "t1"}, {"t1", "app", "own"}, {"own", "t1", "app"}, {"app", "t1", "own"}}
+	for _, order := range orders {
+		t.Run(fmt.Sprint(order), func(t *testing.T) {
+			n := newNSP(t, func(c *Config) { c.Namespaces = []string{own, "app"} })
+			n.register(target(x1, 1))
+			cursor := n.s.topic(&n.out, x1.Of()).Follow()
+			empty := n.s.topic(&n.out, stream.Conduit{Namespace: own, Trench: "t1", Name: "none"}).Follow()
+			active := map[Filter][]uint64{
+				enabled(x1): {1}, enabled(x2): {}, {Scope: "t1"}: {1}, {Scope: "t1", Trench: "t1"}: {1}, {}: {1},
+			}
+			watch := func(f Filter) func() ([]uint64, bool) {
+				w := n.list(f)
+				return func() ([]uint64, bool) { return ids(w) }
+			}
+			lists := map[Filter]func() ([]uint64, bool){}
+			for f := range active {
+				lists[f] = watch(f)
+			}
+			all := watch(anyOf(x1))
+			got, ok := all()
+			require.True(t, ok, "what is registered waits for nothing")
+			require.Equal(t, []uint64{1}, got)
+			w := n.assignments(Workload{Namespace: own, Pod: "p"})
+			told := false
+			for i := range order {
+				_, ok, _ = cursor.Next()
+				require.False(t, ok)
+				_, ok, _ = empty.Next()
+				require.False(t, ok)
+				for f, next := range lists {
+					_, ok := next()
+					require.False(t, ok, f)
+				}
+				_, _, ok, _ = w.Next()
+				namespaces := slices.Contains(order[:i], "own") && slices.Contains(order[:i], "app")
+				require.Equal(t, namespaces && !told, ok, "assignments wait for the namespaces only")
+				told = told || ok
+				n.do(steps[order[i]])
+			}
+			b, ok, _ := cursor.Next()
+			require.True(t, ok)
+			require.Equal(t, Active, b.Changes[0].Value.State)
+			_, ok, _ = empty.Next()
+			require.True(t, ok)
+			for f, next := range lists {
+				got, ok := next()
+				require.True(t, ok, f)
+				require.Equal(t, active[f], got)
+			}
+			_, ok = all()
+			require.False(t, ok)
+		})
+	}
+}
+
+func TestLaterNamespaceHoldsUpNobody(t *testing.T) {
+	n := running(t, func(c *Config) { c.Permit = permitAll })
+	require.True(t, n.s.answered)
+	n.do(NamespaceUnavailable{Namespace: "app"})
+	require.True(t, n.s.answered)
+	cursor := n.s.topic(&n.out, x1.Of()).Follow()
+	_, ok, _ := cursor.Next()
+	require.True(t, ok)
+	n.do(NamespaceSynced{Namespace: "app"})
+	require.False(t, n.s.stale())
+}
+
+// A new trench holds up nobody either; its own load balancers wait for its configuration.
+func TestLaterTrench(t *testing.T) {
+	n := running(t)
+	all := n.list(Filter{})
+	_, ok := ids(all)
+	require.True(t, ok)
+	other := key("t2", "c1", "x1")
+	theirs := n.list(enabled(other))
+	n.register(target(other, 1))
+	_, ok = ids(all)
+	require.False(t, ok)
+	_, ok = ids(theirs)
+	require.False(t, ok)
+	n.register(target(x1, 2))
+	got, ok := ids(all)
+	require.True(t, ok)
+	require.Equal(t, []uint64{2}, got)
+	n.do(TrenchConfigured{Trench: "t2"})
+	got, _ = ids(theirs)
+	require.Equal(t, []uint64{1}, got)
+	got, _ = ids(all)
+	require.Equal(t, []uint64{1, 2}, got)
+}
+
+// A list wakes for what it shows: an old TAPA sees registrations, an old load balancer the active ones.
+func TestListsWakeForTheirAnswer(t *testing.T) {
+	n := running(t)
+	a := target(x1, 1)
+	n.register(a)
+	n.do(service("s", x1), slice("x", "s", 1, ready("u1")))
+	watched := map[string]Filter{
+		"active": enabled(x1), "any": anyOf(x1), "disabled": {Status: registry.Disabled, Trench: "t1", Conduit: "c1", Stream: "x1"},
+		"other": enabled(x2), "wild": {Scope: "t1"}, "wild any": {Scope: "t1", Status: registry.Any},
+	}
+	next := map[string]func() ([]uint64, bool){}
+	for name, f := range watched {
+		w := n.list(f)
+		_, ok := ids(w)
+		require.True(t, ok)
+		next[name] = func() ([]uint64, bool) { return ids(w) }
+	}
+	woken := func(want ...string) {
+		t.Helper()
+		got := []string{}
+		for name, next := range next {
+			if _, ok := next(); ok {
+				got = append(got, name)
+			}
+		}
+		require.ElementsMatch(t, want, got)
+	}
+	n.refresh(a)
+	woken()
+	n.do(slice("x", "s", 2, notReady("u1")))
+	woken("active", "wild")
+	n.do(slice("x", "s", 3, ready("u1")))
+	woken("active", "wild")
+	n.do(slice("x", "s", 4, ready("u1"), ready("u2")))
+	woken()
+	a.status = registry.Disabled
+	n.refresh(a)
+	woken("active", "any", "disabled", "wild", "wild any")
+	a.identifier = 2
+	n.refresh(a)
+	woken("any", "disabled", "wild any")
+	a.caller = by(7)
+	n.refresh(a)
+	woken()
+	n.unregister(a)
+	woken("any", "disabled", "wild any")
+}
+
+// Whoever comes to a list that others watch gets it and wakes none of them. // P8
+func TestSubscribingWakesNobody(t *testing.T) {
+	n := running(t)
+	n.register(target(x1, 1))
+	first := n.list(enabled(x1))
+	_, _, _, woken := first.Next()
+	n.register(target(x2, 2))
+	got, ok := ids(n.list(enabled(x1)))
+	require.True(t, ok)
+	require.Equal(t, []uint64{1}, got)
+	select {
+	case <-woken:
+		t.Fatal("woken by a subscription")
+	default:
+	}
+}
+
+// A list is of one revision and stays as it is, whatever comes later.
+func TestListIsImmutable(t *testing.T) {
+	n := running(t)
+	w := n.list(anyOf(x1))
+	for i := range 200 {
+		n.refresh(target(x1, i))
+	}
+	l, _, _, _ := w.Next()
+	for i := range 200 {
+		n.unregister(target(x1, i))
+	}
+	count := 0
+	for range l.Rows() {
+		count++
+	}
+	require.Equal(t, 200, count)
+	got, _ := ids(w)
+	require.Empty(t, got)
+}
+
+// A pod and its successor of the same name: one list with the streams of both, each with all its Services.
+func TestAssignmentsOfTwoPodsOfOneName(t *testing.T) {
+	n := running(t)
+	next := slice("b", "s2", 1, ready("u9"))
+	next.Slice.Endpoints[0].Target.Name = "pod-u1"
+	n.do(service("s1", x1), service("s2", x1), slice("a", "s1", 1, ready("u1")), next)
+	v, _, _, _ := n.assignments(w1).Next()
+	require.Len(t, v.Streams, 1)
+	require.Equal(t, []pool.Ref{{Namespace: own, Name: "s1"}, {Namespace: own, Name: "s2"}}, v.Streams[0].Services)
+	v, _, _, _ = n.assignments(Workload{Namespace: own, Pod: "pod-u1", PodUID: "u9"}).Next()
+	require.Equal(t, []pool.Ref{{Namespace: own, Name: "s2"}}, v.Streams[0].Services)
+}
+
+// What nobody has or watches any more takes no memory.
+func TestNothingIsKept(t *testing.T) {
+	n := running(t)
+	topics := []*Topic{}
+	for i := range 1000 {
+		k := key("t1", fmt.Sprint("c", i), "x")
+		a := target(k, 1)
+		name := fmt.Sprint("s", i)
+		n.register(a)
+		n.do(service(name, k), slice(name, name, 1, ready("u1")))
+		n.do(serviceGone(name), sliceGone(name))
+		n.unregister(a)
+		if i < 10 {
+			topics = append(topics, n.s.topic(&n.out, k.Of()))
+		}
+		n.list(Filter{Scope: fmt.Sprint(i)}).Close()
+		if i%100 == 0 {
+			runtime.GC()
+		}
+	}
+	require.Empty(t, n.s.streams)
+	require.Empty(t, n.s.records)
+	require.Empty(t, n.s.members)
+	require.Empty(t, n.s.byAddr)
+	require.Empty(t, n.s.byPeer)
+	require.Empty(t, n.s.byPod)
+	require.Empty(t, n.s.streamOf)
+	require.Empty(t, n.s.dirty)
+	require.Less(t, len(n.out.wild), 50)
+	require.Less(t, len(n.out.topics.all), 700)
+	for i, topic := range topics {
+		require.Same(t, topic, n.s.topic(&n.out, key("t1", fmt.Sprint("c", i), "x").Of()), "a watcher holds it")
+	}
+}
+
+// A topic that was forgotten gives no delta over what it forgot.
+func TestResumeOverForgottenTopic(t *testing.T) {
+	n := running(t)
+	a := target(x1, 1)
+	n.register(a)
+	seen := n.s.topic(&n.out, x1.Of()).Follow()
+	_, _, _ = seen.Next()
+	at := seen.Revision()
+	seen = nil
+	n.unregister(a)
+	for range 3 {
+		runtime.GC()
+	}
+	n.register(target(x1, 2))
+	b, ok, _ := n.s.topic(&n.out, x1.Of()).Resume(at).Next()
+	require.True(t, ok)
+	require.True(t, b.Snapshot)
+	require.Len(t, b.Changes, 1)
+}
