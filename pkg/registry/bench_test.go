@@ -49,6 +49,24 @@ func BenchmarkRefresh(b *testing.B) {
 	}
 }
 
+// BenchmarkRestart opens, checks and reads a file of 10,000 registrations.
+func BenchmarkRestart(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "registry.db")
+	s, err := sqlite.Open(b.Context(), sqlite.Config{Path: path})
+	require.NoError(b, err)
+	r, stop := start(b, registry.Config{Store: s})
+	everyone(b, numbered(10_000), func(t registry.Target) error { return r.Register(b.Context(), t, registry.Caller{}) })
+	stop()
+	for b.Loop() {
+		s, err := sqlite.Open(b.Context(), sqlite.Config{Path: path})
+		require.NoError(b, err)
+		saved, err := registry.New(registry.Config{Store: s, Namespace: own}).Load(b.Context())
+		require.NoError(b, err)
+		require.Len(b, saved.Entries, 10_000)
+		require.NoError(b, s.Close())
+	}
+}
+
 func onDisk(b *testing.B) *registry.Registry {
 	s, err := sqlite.Open(b.Context(), sqlite.Config{Path: filepath.Join(b.TempDir(), "registry.db")})
 	require.NoError(b, err)

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 )
@@ -105,7 +104,7 @@ func (r *Registry) wrote(b Batch) {
 		if data == nil {
 			delete(r.documents, name)
 		} else {
-			r.documents[name] = slices.Clone(data)
+			r.documents[name] = data
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 )
 
@@ -106,9 +107,7 @@ func (r *Registry) Load(ctx context.Context) (Saved, error) {
 	for k := range r.table.entries {
 		r.leases.renew(k)
 	}
-	for name, data := range saved.Documents {
-		r.documents[name] = data
-	}
+	maps.Copy(r.documents, saved.Documents)
 	return Saved{Entries: r.table.all(), NextID: r.table.nextID, Documents: saved.Documents}, nil
 }
 

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"fmt"
 	"io/fs"
@@ -100,6 +101,10 @@ func TestMeridio1(t *testing.T) {
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
 
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Open(ended, Config{Path: path})
+	require.ErrorIs(t, err, context.Canceled, "not having looked is no reason to move it")
 	_, err = Open(t.Context(), Config{Path: path})
 	require.ErrorIs(t, err, ErrForeign)
 	require.ErrorContains(t, err, "choose another path")
@@ -107,6 +112,28 @@ func TestMeridio1(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 	require.Equal(t, []string{path}, glob(t, path+"*"))
+}
+
+// TestFullDisk: a write that does not fit fails as a whole and is no damage; later ones succeed.
+func TestFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registry.db")
+	s := mustOpen(t, path)
+	defer s.Close()
+	limit := func(pages int) {
+		_, err := s.db.conn.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages))
+		require.NoError(t, err)
+	}
+	limit(20)
+	require.NoError(t, s.Write(t.Context(), batch(1)))
+	err := s.Write(t.Context(), batch(5000))
+	require.ErrorContains(t, err, "full")
+	require.NotErrorIs(t, err, registry.ErrLost)
+	saved, err := s.Load(t.Context())
+	require.NoError(t, err)
+	require.Len(t, saved.Entries, 1)
+	limit(1 << 20)
+	require.NoError(t, s.Write(t.Context(), batch(5000)))
+	require.Empty(t, glob(t, path+".damaged-*"))
 }
 
 func TestFilePermissions(t *testing.T) {

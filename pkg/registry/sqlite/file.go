@@ -56,7 +56,10 @@ func inspect(ctx context.Context, path string) error {
 	case binary.BigEndian.Uint32(header[idAt:]) == applicationID:
 		return nil
 	}
-	if old, err := isMeridio1(ctx, path); err == nil && old {
+	switch old, err := isMeridio1(ctx, path); {
+	case err != nil:
+		return asDamage(err)
+	case old:
 		return fmt.Errorf("%w at %s: choose another path for this registry", ErrForeign, path)
 	}
 	return damage{"it is a SQLite file of another program"}
