@@ -76,7 +76,7 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newVersion())
+	root.AddCommand(newNamespace(), newPools(), newTargets(), newWatch(), newVersion())
 	return root
 }
 
@@ -84,7 +84,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), nsp.Version) },
 	}
 }
@@ -96,17 +96,27 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := "NSP_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		value, ok := os.LookupEnv(name)
-		if !ok || f.Changed {
+		if !ok || f.Changed || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("the environment variable %s=%q does not fit --%s: %w", name, value, f.Name, err))
+			errs = append(errs, unfit(name, value, f.Name, err))
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
 		return usageError{err}
 	}
 	return nil
+}
+
+// unfit says why a variable is refused. Kubernetes gives every pod a variable NSP_PORT where there is a Service called nsp, and
+// that is the one case where nobody has set it.
+func unfit(name, value, flag string, err error) error {
+	if strings.HasPrefix(value, "tcp://") {
+		return fmt.Errorf("the environment variable %s=%q comes from a Kubernetes Service and does not fit --%s: "+
+			"set enableServiceLinks: false in the pod, or set --%s", name, value, flag, flag)
+	}
+	return fmt.Errorf("the environment variable %s=%q does not fit --%s: %w", name, value, flag, err)
 }
 
 // newLogger logs JSON lines to w. The libraries below log through it too.

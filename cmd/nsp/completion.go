@@ -1,0 +1,95 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+)
+
+// completionTimeout is how long a shell may hang at the tabulator key.
+const completionTimeout = time.Second
+
+// ready prepares a connection for a completion; cobra does not run what it runs before a command.
+func (c *connection) ready(cmd *cobra.Command) bool {
+	err := fromEnvironment(cmd.Flags())
+	c.timeout = min(c.timeout, completionTimeout)
+	return err == nil
+}
+
+// completePools offers the names of pools that are not on the command line yet.
+func (c *connection) completePools(cmd *cobra.Command, args []string) ([]string, cobra.ShellCompDirective) {
+	if !c.ready(cmd) {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	resp, err := c.pools(cmd.Context(), nil)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, p := range resp.GetPools() {
+		if name := poolName(p); !slices.Contains(args, name) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeStreams offers the streams that pools or targets name.
+func (c *connection) completeStreams(cmd *cobra.Command, args []string) ([]string, cobra.ShellCompDirective) {
+	return c.completeNames(cmd, args, func(s *targetpoolv1.Stream) string { return streamName(s, s.GetNamespace()) })
+}
+
+// completeConduits offers their conduits.
+func (c *connection) completeConduits(cmd *cobra.Command, args []string) ([]string, cobra.ShellCompDirective) {
+	return c.completeNames(cmd, args, func(s *targetpoolv1.Stream) string { return s.GetTrench() + "/" + s.GetConduit() })
+}
+
+func (c *connection) completeNames(
+	cmd *cobra.Command, args []string, name func(*targetpoolv1.Stream) string,
+) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || !c.ready(cmd) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	add := func(s *targetpoolv1.Stream) {
+		if s.GetName() != "" {
+			names = append(names, name(s))
+		}
+	}
+	if resp, err := c.pools(cmd.Context(), nil); err == nil {
+		for _, p := range resp.GetPools() {
+			add(p.GetStream())
+		}
+	}
+	if resp, err := c.targets(cmd.Context(), nil); err == nil {
+		for _, t := range resp.GetTargets() {
+			add(t.GetStream())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completePods offers the pods that are members of pools.
+func (c *connection) completePods(cmd *cobra.Command, args []string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || !c.ready(cmd) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	resp, err := c.pools(cmd.Context(), nil)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, p := range resp.GetPools() {
+		for _, m := range p.GetMembers() {
+			if m.GetPod() != "" {
+				names = append(names, memberName(m))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
+)
+
+func newWatch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "watch",
+		Short: "See what an NSP tells load balancers or sidecars, as it happens",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newWatchFeed(), newWatchAssignments())
+	return cmd
+}
+
+// watching is one of the client's watches.
+type watching interface {
+	Run(ctx context.Context) error
+	Status() client.Status
+}
+
+// watch runs a watch until ctx ends. What goes wrong before the first answer is an error; later interruptions are logged,
+// and the client connects again.
+func (c *connection) watch(cmd *cobra.Command, begin func(*client.Client) (watching, error)) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	creds, err := c.credentials()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	first := &firstFailure{Handler: slog.NewTextHandler(cmd.ErrOrStderr(), nil), fail: cancel}
+	cl, err := client.New(client.Config{
+		Address: c.server, Credentials: creds, Log: slog.New(first),
+		HeartbeatTimeout: max(c.timeout, client.DefaultHeartbeatTimeout),
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	w, err := begin(cl)
+	if err != nil {
+		return usageError{err}
+	}
+	first.live = func() bool { return !w.Status().Since.IsZero() }
+	if err := w.Run(ctx); err != nil {
+		return err
+	}
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	return c.explain(context.Cause(ctx))
+}
+
+// firstFailure is a log that ends the watch at the first failure before it was live: the client itself would try for ever.
+type firstFailure struct {
+	slog.Handler
+	live func() bool
+	fail context.CancelCauseFunc
+}
+
+// WithAttrs implements slog.Handler. What is watched stands on the command line and need not be in every line.
+func (f *firstFailure) WithAttrs([]slog.Attr) slog.Handler { return f }
+
+// Handle implements slog.Handler.
+func (f *firstFailure) Handle(ctx context.Context, r slog.Record) error {
+	if f.live() {
+		return f.Handler.Handle(ctx, r)
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok {
+			f.fail(err)
+		}
+		return true
+	})
+	return nil
+}
