@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -35,8 +36,13 @@ func (t *targetFeed) Watch(
 		return fmt.Errorf("watching conduit %s: %w", conduit, err)
 	}
 	w := &feedWatch{server: t.server, cursor: topic.Follow(), send: ss.SendMsg}
-	if v := req.GetResume(); v.GetEpoch() == t.server.cfg.Epoch {
+	switch v := req.GetResume(); {
+	case v == nil:
+	case v.GetEpoch() == t.server.cfg.Epoch:
 		w.cursor, w.told = topic.Resume(v.GetRevision()), true
+	default:
+		t.server.cfg.Log.InfoContext(ss.Context(), "resume with a version of another run; a snapshot follows",
+			"conduit", conduit.String(), "peer", auth.From(ss.Context()).Addr, "epoch", v.GetEpoch(), "revision", v.GetRevision())
 	}
 	return t.server.watch(ss.Context(), w)
 }

@@ -87,15 +87,18 @@ func workloadOf(w *targetpoolv1.Workload) (engine.Workload, error) {
 	switch {
 	case w.GetAddress() != "":
 		if out != (engine.Workload{}) {
-			return out, invalid("name a pod or an address, not both")
+			return out, invalid("the workload is named as pod %s and as address %s: name one of them", out, w.GetAddress())
 		}
 		a, err := netip.ParseAddr(w.GetAddress())
 		if err != nil {
-			return out, invalid("the address of the workload: %v", err)
+			return out, invalid("the address %q of the workload is no IP address", w.GetAddress())
 		}
 		return engine.Workload{Addr: a.Unmap().WithZone("")}, nil
-	case w.GetPod() == "" || w.GetNamespace() == "":
+	case out == (engine.Workload{}):
 		return out, invalid("the first request must name the workload: namespace and pod, or an address")
+	case w.GetPod() == "" || w.GetNamespace() == "":
+		return out, invalid("the workload of namespace %q, pod %q and UID %q is incomplete: namespace and pod are needed, or an address",
+			w.GetNamespace(), w.GetPod(), w.GetPodUid())
 	}
 	return out, nil
 }

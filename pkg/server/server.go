@@ -2,6 +2,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/registry"
 )
 
-// Heartbeat is how often a quiet watch repeats its version. A receiver that misses three takes its connection for dead.
-const Heartbeat = 5 * time.Second
+// DefaultHeartbeat is how often a quiet watch repeats its version. A receiver that misses three takes its connection for dead.
+const DefaultHeartbeat = 5 * time.Second
 
 // HealthServices are the names under which health is asked, as in Meridio 1.x; the empty one is the whole.
 var HealthServices = []string{"", "Startup", "Readiness", "Liveness"}
@@ -56,6 +57,8 @@ type Config struct {
 	// Epoch names this run of the process in versions.
 	Epoch string
 	Auth  auth.Mode
+	// Heartbeat is how often a quiet watch repeats its version; 0 means DefaultHeartbeat.
+	Heartbeat time.Duration
 	// Credentials of the listener; nil is plaintext.
 	Credentials credentials.TransportCredentials
 	// Grace is how long calls may take to end when the server stops.
@@ -75,6 +78,7 @@ type Server struct {
 
 // New makes a server; it is not ready before Ready.
 func New(cfg Config) *Server {
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
 	s := &Server{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
 	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	opts := []grpc.ServerOption{

@@ -19,7 +19,7 @@ type watcher interface {
 // watch drives one watch until its caller leaves or the server stops. The goroutine of the call does the sending: a receiver
 // that does not read blocks itself alone.
 func (s *Server) watch(ctx context.Context, w watcher) error {
-	beat := time.NewTicker(Heartbeat)
+	beat := time.NewTicker(s.cfg.Heartbeat)
 	defer beat.Stop()
 	for {
 		sent, more, err := w.next()
@@ -27,7 +27,7 @@ func (s *Server) watch(ctx context.Context, w watcher) error {
 			return err
 		}
 		if sent {
-			beat.Reset(Heartbeat)
+			beat.Reset(s.cfg.Heartbeat)
 		}
 		select {
 		case <-more:
