@@ -94,10 +94,9 @@ func (s *state) markClaimed(c *claim) {
 
 // resolveClaims looks again at the claims that changed or whose pods did.
 func (s *state) resolveClaims() {
-	for c := range s.claims.touched {
+	for c := range take(&s.claims.touched) {
 		s.resolve(c)
 	}
-	clear(s.claims.touched)
 }
 
 // resolve pins a claim to the member it speaks of, and forgets claims that are over: ended, and the pod no member, or spoken

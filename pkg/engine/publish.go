@@ -53,10 +53,9 @@ func (s *state) commit(out *outputs) step {
 		streams: make(map[stream.Key]bool),
 		memory:  make(map[uint64]registry.Memory),
 	}
-	for r := range s.dirty {
+	for r := range take(&s.dirty) {
 		s.settle(r, out, &st)
 	}
-	clear(s.dirty)
 	s.rev++
 	s.publishTopics(out, st.topics)
 	for f := range st.filters {
@@ -224,10 +223,9 @@ func (s *state) publishPools(streams map[stream.Key]bool) {
 		return
 	}
 	out := make(map[pool.Ref]*PoolStatus, len(s.dirtyPools))
-	for ref := range s.dirtyPools {
+	for ref := range take(&s.dirtyPools) {
 		out[ref] = s.poolStatus(ref)
 	}
-	clear(s.dirtyPools)
 	if s.cfg.Pools != nil {
 		s.cfg.Pools(out)
 	}
@@ -253,8 +251,7 @@ func (s *state) publishAssignments(out *outputs) {
 			s.dirtyWorkloads[w] = true
 		}
 	}
-	for w := range s.dirtyWorkloads {
+	for w := range take(&s.dirtyWorkloads) {
 		s.publishAssignment(out, w)
 	}
-	clear(s.dirtyWorkloads)
 }

@@ -306,3 +306,10 @@ func (x index[K]) add(k K, r *record) {
 }
 
 func (x index[K]) remove(k K, r *record) { drop(x, k, r) }
+
+// take empties a set. A cleared map would cost at every commit what the largest one cost.
+func take[K comparable, V any](set *map[K]V) map[K]V {
+	full := *set
+	*set = make(map[K]V)
+	return full
+}
