@@ -105,6 +105,18 @@ func TestOlderSliceIsWrittenAgain(t *testing.T) { // D1
 	requireAnswer(t, tb, "u1", x1, Active, ReasonReady)
 }
 
+func TestMemberListedTwiceInOneSlice(t *testing.T) { // D1
+	tb := table(service("s", "t1", "x1"))
+	strong, weak := pod("u1", "10.0.0.1", true), pod("u1", "10.0.0.2", false)
+	put(tb, slice4("s", "x", 1, strong))
+	put(tb, slice4("s", "x", 2, strong, weak))
+	requireAnswer(t, tb, "u1", x1, Active, ReasonReady)
+	require.Len(t, tb.Member(podOf("u1")).Addrs, 2)
+	put(tb, slice4("s", "x", 3, weak))
+	requireAnswer(t, tb, "u1", x1, Inactive, ReasonNotReady)
+	require.Equal(t, 1, tb.Pool(Ref{own, "s"}).Counts.Members)
+}
+
 func TestStreamIsAssignedBeforeReady(t *testing.T) { // D2
 	byReadiness := service("r", "t1", "x2")
 	byReadiness.Annotations = map[string]string{AnnotationAssignment: "ready"}
@@ -204,6 +216,8 @@ func TestTwoFamiliesAreOneMember(t *testing.T) { // P2
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, d.Members[podOf("u1")].Addrs)
 	require.Empty(t, d.Pools)
 	require.Empty(t, tb.ByAddress(netip.MustParseAddr("fd00::1")))
+	d = put(tb, slice4("s", "x4", 3, pod("u1", "10.0.0.7", true)))
+	require.Equal(t, at(3), d.Members[podOf("u1")].Streams[x1].Caused, "the new address has a cause of its own")
 }
 
 func TestBadEndpointSpoilsNoOther(t *testing.T) { // P3
