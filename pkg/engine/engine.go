@@ -17,7 +17,8 @@ import (
 // ErrStopped is returned to callers whose question came when the engine had ended.
 var ErrStopped = errors.New("the engine has stopped")
 
-// Config is what an engine needs. The functions are called from the engine's goroutine and must not block.
+// Config is what an engine needs. The functions are called from the engine's goroutine, WantConfig from New too, and must not
+// block.
 type Config struct {
 	// Namespace is the NSP's own.
 	Namespace string
@@ -238,6 +239,8 @@ func (e *Engine) turn(batch []input) {
 	rows := 0
 	if stirred || !e.state.loaded {
 		e.state.loaded = true
+		// Nothing stale is told before it is known to be.
+		e.stale.Store(e.Stale() || e.state.stale())
 		rows = e.state.commit(&e.out).rows
 		e.stale.Store(e.state.stale())
 	}

@@ -96,6 +96,51 @@ func TestCallerGivesUp(t *testing.T) {
 	require.Zero(t, e.out.assignments.Len())
 }
 
+func TestPoolsForPeople(t *testing.T) {
+	e, _ := start(t, Config{Namespace: own, Namespaces: []string{own}})
+	pools := func() []PoolDetail {
+		out, err := e.Pools(t.Context(), own)
+		require.NoError(t, err)
+		return out
+	}
+	e.Post(NamespaceSynced{Namespace: own}, TrenchConfigured{Trench: "t1"})
+	e.Post(service("s", x1), service("r", x2), slice("x", "s", 1, ready("u1"), notReady("u2")))
+	w, err := e.Assignments(t.Context(), w1)
+	require.NoError(t, err)
+	b := newBook()
+	e.Registered(t.Context(), []registry.Change{b.register(target(x1, 1)), b.register(target(x1, 1))})
+	all := pools()
+	require.Len(t, all, 2)
+	require.Equal(t, "s", all[1].Pool.Name)
+	require.Equal(t, Counts{Registered: 1, Bound: 1, Active: 1}, all[1].Targets)
+	require.Equal(t, []bool{true, false}, []bool{all[1].Members[0].Watched, all[1].Members[1].Watched})
+	w.Close()
+	require.False(t, pools()[1].Members[0].Watched)
+	none, err := e.Pools(t.Context(), "app")
+	require.NoError(t, err)
+	require.Empty(t, none)
+}
+
+// What is told while a namespace cannot be read is marked from the first message on.
+func TestStaleIsMarked(t *testing.T) {
+	e, _ := start(t, Config{Namespace: own, Namespaces: []string{own}})
+	topic, err := e.Feed(t.Context(), x1.Of())
+	require.NoError(t, err)
+	cursor := topic.Follow()
+	e.Post(TrenchConfigured{Trench: "t1"}, NamespaceUnavailable{Namespace: own})
+	for ok := false; !ok; {
+		var more <-chan struct{}
+		if _, ok, more = cursor.Next(); !ok {
+			<-more
+		}
+	}
+	require.True(t, e.Stale())
+	e.Post(NamespaceSynced{Namespace: own})
+	_, err = e.Pools(t.Context(), "")
+	require.NoError(t, err)
+	require.False(t, e.Stale())
+}
+
 func TestReporter(t *testing.T) {
 	e, _ := start(t, Config{Namespace: own})
 	claims := func() int {
