@@ -47,12 +47,10 @@ const none = "none"
 func (w *ConfigMapWatch) Run(ctx context.Context) error {
 	w.Log = cmp.Or(w.Log, slog.Default()).With("namespace", w.Namespace, "configmap", w.Name)
 	w.heard.CompareAndSwap(0, time.Now().UnixNano())
-	forever(ctx, func(ctx context.Context) bool {
-		complete, err := w.watch(ctx)
-		if ctx.Err() == nil {
+	forever(ctx, func(ctx context.Context) {
+		if complete, err := w.watch(ctx); ctx.Err() == nil {
 			w.report(complete, err)
 		}
-		return complete
 	})
 	return nil
 }

@@ -72,12 +72,10 @@ func follow[V any](ctx context.Context, n *namespace, s *store[V]) {
 	report := func(err error) { n.report(ctx, s.resource, err) }
 	r := cache.NewReflectorWithOptions(watched{lw, report}, s.example, s,
 		cache.ReflectorOptions{Name: n.name + "/" + s.resource, Backoff: pauses()})
-	forever(ctx, func(ctx context.Context) bool {
-		err := r.ListAndWatchWithContext(ctx)
-		if err != nil {
+	forever(ctx, func(ctx context.Context) {
+		if err := r.ListAndWatchWithContext(ctx); err != nil {
 			report(err)
 		}
-		return err == nil
 	})
 }
 
