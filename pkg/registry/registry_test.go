@@ -261,11 +261,12 @@ func TestStoreFailure(t *testing.T) {
 		known, fresh := target("s", 1, "10.0.0.1"), target("s", 2, "10.0.0.2")
 		for range 2 {
 			require.NoError(t, r.Register(t.Context(), known, nobody))
+			require.NoError(t, r.Register(t.Context(), target("s", 4, "10.0.0.3"), nobody))
 		}
 		sink.take()
 		full := errors.New("disk full")
 		written.setFail(full)
-		changed := target("s", 3, "10.0.0.1")
+		changed := target("s", 3, "10.0.0.3")
 		for range 3 { // longer than a lease, with refreshes of both kinds in one batch
 			time.Sleep(40 * time.Second)
 			var g sync.WaitGroup

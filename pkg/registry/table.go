@@ -142,7 +142,7 @@ func (t *table) promote(left *Entry) []Change {
 }
 
 // staged is what differs from the last commit: what must be written before anybody is told, and the entries for which
-// later will do.
+// later will do. Only the outcome counts: what was changed and changed back needs no write.
 func (t *table) staged() (b Batch, later []*Entry) {
 	for k, old := range t.before {
 		switch now := t.entries[k]; {
