@@ -220,6 +220,7 @@ func TestStaleStart(t *testing.T) {
 	n.refresh(b)
 	n.is(a, Active, pool.ReasonReady)
 	n.is(b, Inactive, pool.ReasonNotReady)
+	require.True(t, n.row(a).Listed, "a refresh says nothing of a pool that nobody can read")
 
 	n.do(NamespaceSynced{
 		Namespace: own, Services: []pool.Service{service("s", x1).Service},
@@ -233,6 +234,17 @@ func TestStaleStart(t *testing.T) {
 	n.do(NamespaceUnavailable{Namespace: own})
 	n.is(a, Inactive, pool.ReasonNotReady)
 	require.False(t, n.s.stale(), "after the first sync nothing changes")
+}
+
+// Nobody is shown what is not concluded, whatever is in the store.
+func TestStoredWithoutState(t *testing.T) {
+	n := newNSP(t)
+	a := target(x1, 1)
+	n.register(a)
+	n.book.remember(map[uint64]registry.Memory{1: {PodUID: "u1", PodName: own + "/pod-u1", Listed: true}})
+	n.start()
+	n.do(NamespaceUnavailable{Namespace: own}, TrenchConfigured{Trench: "t1"})
+	n.is(a, Inactive, ReasonLeft)
 }
 
 func TestNamespaceDropped(t *testing.T) {

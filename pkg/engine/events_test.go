@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -271,8 +272,9 @@ func (p *player) sync() {
 	p.s.apply(ev)
 }
 
-func (p *player) unavailable() {
-	ns := p.namespace()
+func (p *player) unavailable() { p.cannotRead(p.namespace()) }
+
+func (p *player) cannotRead(ns string) {
 	if p.namespaces[ns] == syncing {
 		p.namespaces[ns] = unavailable
 	}
@@ -285,12 +287,18 @@ func (p *player) dropNamespace() {
 	p.s.apply(NamespaceDropped{ns})
 }
 
-// restart comes after a commit, as what was not committed was not acknowledged.
+// restart comes after a commit, as what was not committed was not acknowledged. Often the API server is away then.
 func (p *player) restart(t require.TestingT) {
-	if p.pick(5) == 0 {
-		p.check(t)
-		p.world.restart()
-		p.start()
+	if p.pick(3) != 0 {
+		return
+	}
+	p.check(t)
+	p.world.restart()
+	p.start()
+	p.configure()
+	if p.pick(2) == 0 {
+		p.cannotRead(own)
+		p.cannotRead("app")
 	}
 }
 
@@ -329,7 +337,11 @@ func TestEngineFollowsModel(t *testing.T) {
 
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte("a Service, a slice, a registration, and what becomes of them"))
-	f.Add([]byte{26, 0, 1, 26, 3, 1, 24, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 2, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 7, 0})
+	for seed := range byte(8) {
+		random, data := rand.NewChaCha8([32]byte{seed}), make([]byte, 1000)
+		_, _ = random.Read(data)
+		f.Add(data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 4096 {
 			return
