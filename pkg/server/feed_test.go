@@ -41,7 +41,7 @@ func stored(t *testing.T, count, addresses int) (entries []*registry.Entry) {
 // P12: a snapshot that is larger than a message may be comes in pieces and is committed at once.
 func TestGreatSnapshot(t *testing.T) {
 	const count = 20_000
-	n := start(t, setup{entries: stored(t, count, 6)})
+	n := start(t, setup{entries: stored(t, count, 5)})
 	raw := n.feed(n.dial(), nil)
 	n.committed(raw)
 	require.Len(t, raw.targets, count)
@@ -95,8 +95,8 @@ func TestOneChangeIsSmall(t *testing.T) {
 
 // D7: a receiver that does not read delays nobody and costs little; when it reads again it gets what is, not all that was.
 func TestStalledReceiver(t *testing.T) {
-	const count, changes = 200, 500
-	n := start(t, setup{entries: stored(t, count, 4)})
+	const count, changes = 40, 500
+	n := start(t, setup{entries: stored(t, count, 6)})
 	n.engine.Post(service(x1), slice(x1, 1, readiness(count, true)...))
 	n.settle()
 	slow := n.feed(n.dial(grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10)), nil)
