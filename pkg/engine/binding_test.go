@@ -93,6 +93,10 @@ func TestContestedClaim(t *testing.T) {
 	n.do(service("s", x1), slice("x", "s", 1, ready("u1"), ready("u2"), ready("u3")))
 	n.do(claimOf(1, w1, "172.16.0.3"), claimOf(2, w2, "172.16.0.3"))
 	n.bound(a, BoundByPeer, "u3")
+	n.do(claimOf(2, w2, "172.16.0.4"))
+	n.bound(a, BoundByClaim, "u1")
+	n.do(claimOf(2, w2, "172.16.0.3"))
+	n.bound(a, BoundByPeer, "u3")
 	n.do(ended(2, w2), slice("x", "s", 2, ready("u1"), ready("u3")))
 	n.bound(a, BoundByClaim, "u1")
 }

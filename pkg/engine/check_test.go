@@ -59,6 +59,23 @@ func (p *player) checkNothingKept(t require.TestingT) {
 		require.True(t, st.rows.Len() > 0 || len(st.pools) > 0, "stream %s is kept for nothing", k)
 		require.Equal(t, p.counts(k), st.counts)
 	}
+	for _, r := range p.s.records {
+		for _, prefix := range r.entry.Prefixes {
+			require.Contains(t, p.s.byAddr[prefix.Addr()], r)
+		}
+	}
+	for a, records := range p.s.byPeer {
+		require.NotEmpty(t, records)
+		for r := range records {
+			require.Equal(t, a, r.entry.Caller.Peer)
+		}
+	}
+	for uid, records := range p.s.byPod {
+		require.NotEmpty(t, records)
+		for r := range records {
+			require.Equal(t, uid, r.memory.PodUID)
+		}
+	}
 	for uid, members := range p.s.members {
 		require.NotEmpty(t, members, uid)
 	}

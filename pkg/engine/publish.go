@@ -72,11 +72,11 @@ func (s *state) commit(out *outputs) step {
 	return st
 }
 
-// latch notes the moments from which the state is worth telling. Namespaces and trenches that come later hold up nobody.
+// latch notes the moments from which the state is worth telling. Namespaces and trenches that come later hold up nobody. The
+// event that completed the namespaces has had everything judged anew.
 func (s *state) latch() {
 	if !s.answered && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
 		s.answered, s.opening = true, true
-		s.everything()
 	}
 	if s.answered && !s.complete && s.configured() {
 		s.complete, s.opening = true, true

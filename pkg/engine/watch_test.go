@@ -105,6 +105,7 @@ func TestLaterTrench(t *testing.T) {
 	require.True(t, ok)
 	other := key("t2", "c1", "x1")
 	theirs := n.list(enabled(other))
+	require.Equal(t, []string{"t1", "t2"}, n.wanted)
 	n.register(target(other, 1))
 	_, ok = ids(all)
 	require.False(t, ok)
@@ -167,6 +168,27 @@ func TestListsWakeForTheirAnswer(t *testing.T) {
 	woken()
 	n.unregister(a)
 	woken("any", "disabled", "wild any")
+}
+
+// A target that drains stays in the list of an old load balancer only where its pool keeps it.
+func TestDraining(t *testing.T) {
+	for policy, keeps := range map[string]bool{"keep": true, "remove": false} {
+		n := running(t)
+		a := target(x1, 1)
+		n.register(a)
+		draining := pod{uid: "u1", ready: new(false), serving: new(true), terminating: new(true)}
+		w := n.list(enabled(x1))
+		n.do(service("s", x1, pool.AnnotationDraining, policy), slice("x", "s", 1, draining, ready("u2")))
+		got, _ := ids(w)
+		if keeps {
+			n.is(a, Draining, pool.ReasonDraining)
+			require.Equal(t, []uint64{1}, got)
+			require.Equal(t, Counts{Registered: 1, Bound: 1, Draining: 1}, n.pools[pool.Ref{Namespace: own, Name: "s"}].Targets)
+		} else {
+			n.is(a, Inactive, pool.ReasonTerminating)
+			require.Empty(t, got)
+		}
+	}
 }
 
 // Whoever comes to a list that others watch gets it and wakes none of them. // P8
