@@ -31,13 +31,13 @@ test: unit e2e ## Run the unit tests and the main end-to-end lane
 
 verify: lint vet-modules unit e2e-all fuzz ## Run everything: linters, all tests with -race, all lanes, a taste of fuzzing
 
-unit: ## Run the unit tests with the race detector
+unit: controlplane ## Run the unit tests with the race detector
 	$(GO) test -race -json $(UNITS) | $(REPORT)
 
-e2e: build controlplane ## Run the main end-to-end lane on a real control plane
+e2e: build controlplane $(TOOLS)/helm ## Run the main end-to-end lane on a real control plane
 	$(GO) test -race -count=1 -timeout 20m -json $(LANE) | $(REPORT)
 
-e2e-all: build controlplane ## Run all end-to-end lanes, one after the other
+e2e-all: build controlplane $(TOOLS)/helm ## Run all end-to-end lanes, one after the other
 	$(GO) test -race -count=1 -timeout 40m -p 1 -json $(LANES) | $(REPORT)
 
 lint: $(addprefix $(TOOLS)/,golangci-lint buf helm) proto-check ## Check code, protos and chart
@@ -55,10 +55,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (5s)
 	  $(GO) test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null; \
 	done
 
-bench: build controlplane ## Measure the budgets
+bench: build controlplane $(TOOLS)/helm ## Measure the budgets
 	$(GO) run ./test/bench
 
-demo: build controlplane ## Watch a Service drive targets and load balancers
+demo: build controlplane $(TOOLS)/helm ## Watch a Service drive targets and load balancers
 	$(GO) run ./test/demo
 
 controlplane: ## Build the Kubernetes control plane of the tests (minutes, once)
