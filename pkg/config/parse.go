@@ -21,6 +21,18 @@ const (
 // Keys are the keys that are read, in the order in which they are reported.
 var Keys = []string{KeyTrench, KeyConduits, KeyStreams, KeyFlows, KeyVips, KeyAttractors, KeyGateways}
 
+// KeyError says that the text of a key is malformed.
+type KeyError struct {
+	Key string
+	Err error
+}
+
+// Error names the key.
+func (e *KeyError) Error() string { return fmt.Sprintf("key %s: %v", e.Key, e.Err) }
+
+// Unwrap is what the YAML parser said.
+func (e *KeyError) Unwrap() error { return e.Err }
+
 // section is one key: read parses text into its field of c, keep takes the field over from last.
 type section struct {
 	read func(c *Config, text string) error
@@ -64,7 +76,7 @@ func decode[T any](text string, out *T) error {
 	return nil
 }
 
-// Parse reads the data of the ConfigMap. A malformed key gives an error that names it, and keeps the value that last has; without
+// Parse reads the data of the ConfigMap. A malformed key gives a *KeyError, and keeps the value that last has; without
 // one it is Unread. A missing or empty key is an empty value. The configuration is never nil.
 func Parse(data map[string]string, last *Config) (*Config, []error) {
 	c := &Config{}
@@ -75,7 +87,7 @@ func Parse(data map[string]string, last *Config) (*Config, []error) {
 		if err == nil {
 			continue
 		}
-		errs = append(errs, fmt.Errorf("key %s: %w", key, err))
+		errs = append(errs, &KeyError{key, err})
 		if last == nil || slices.Contains(last.Unread, key) {
 			c.Unread = append(c.Unread, key)
 		} else {
