@@ -173,7 +173,7 @@ func (n *namespace) assembleServer() error {
 	}
 	switch n.cfg.Transport {
 	case TLS:
-		creds, stop, err := serverTLS(n.cfg.TLSCertFile, n.cfg.TLSKeyFile, n.cfg.TLSClientCA)
+		creds, stop, err := serverTLS(n.cfg.TLSCertFile, n.cfg.TLSKeyFile, n.cfg.TLSClientCA, reloadEvery)
 		if err != nil {
 			return err
 		}
@@ -242,4 +242,3 @@ func (n *namespace) serveHealth(ctx context.Context) error {
 	}
 	return nil
 }
-

@@ -14,9 +14,9 @@ import (
 // reloadEvery is how soon new TLS files count for new connections.
 const reloadEvery = 10 * time.Second
 
-// serverTLS makes credentials from files, which are read again while the process runs. With a CA for clients, clients must
-// show a certificate of it.
-func serverTLS(certFile, keyFile, clientCA string) (credentials.TransportCredentials, func(), error) {
+// serverTLS makes credentials from files, which are read again every so often. With a CA for clients, clients must show a
+// certificate of it.
+func serverTLS(certFile, keyFile, clientCA string, every time.Duration) (credentials.TransportCredentials, func(), error) {
 	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
 		return nil, nil, fmt.Errorf("reading the TLS files %s and %s: %w", certFile, keyFile, err)
 	}
@@ -26,7 +26,7 @@ func serverTLS(certFile, keyFile, clientCA string) (credentials.TransportCredent
 		}
 	}
 	files, err := pemfile.NewProvider(pemfile.Options{
-		CertFile: certFile, KeyFile: keyFile, RootFile: clientCA, RefreshDuration: reloadEvery,
+		CertFile: certFile, KeyFile: keyFile, RootFile: clientCA, RefreshDuration: every,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("watching the TLS files: %w", err)
