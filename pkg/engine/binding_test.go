@@ -203,7 +203,7 @@ func TestStaleStart(t *testing.T) {
 	n.do(service("s", x1), slice("x", "s", 1, ready("u1"), notReady("u2")))
 	n.start()
 	feed := n.s.topic(&n.out, x1.Of()).Follow()
-	w := n.assignments(w1)
+	w, byAddr := n.assignments(w1), n.assignments(Workload{Addr: addr("10.0.0.1")})
 	n.do(TrenchConfigured{Trench: "t1"})
 	_, ok, _ := feed.Next()
 	require.False(t, ok)
@@ -216,6 +216,8 @@ func TestStaleStart(t *testing.T) {
 	require.True(t, ok)
 	_, _, ok, _ = w.Next()
 	require.False(t, ok, "an empty list would close all streams")
+	_, _, ok, _ = byAddr.Next()
+	require.False(t, ok, "it may be of that namespace")
 
 	b.status = registry.Disabled
 	n.refresh(a)
