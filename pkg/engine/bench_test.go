@@ -82,22 +82,35 @@ func BenchmarkReadinessFlip(b *testing.B) {
 	}
 }
 
-// 100 registrations come in one turn to 10,000, or are refreshed, or change.
+// 100 registrations of 10,000 are refreshed or change in one turn, or as many more come and go again.
 func BenchmarkRegistered(b *testing.B) {
-	const batch = 100
-	for name, status := range map[string][2]registry.Status{
-		"refresh": {registry.Enabled, registry.Enabled}, "change": {registry.Enabled, registry.Disabled},
-	} {
-		b.Run(name, func(b *testing.B) {
-			e, book := filled(b, 10_000)
-			var inputs [2]input
-			for side, st := range status {
+	const n, batch = 10_000, 100
+	states := func(first int, sides ...registry.Status) func(*book) (inputs [2]input) {
+		return func(book *book) (inputs [2]input) {
+			for side, status := range sides {
 				for i := range batch {
-					a := benchTarget(i)
-					a.status = st
+					a := benchTarget(first + i)
+					a.status = status
 					inputs[side].changes = append(inputs[side].changes, book.register(a))
 				}
 			}
+			return inputs
+		}
+	}
+	comeAndGo := func(book *book) [2]input {
+		inputs := states(n, registry.Enabled)(book)
+		for _, c := range inputs[0].changes {
+			inputs[1].changes = append(inputs[1].changes, registry.Change{Old: c.New})
+		}
+		return inputs
+	}
+	for name, inputsOf := range map[string]func(*book) [2]input{
+		"refresh": states(0, registry.Enabled, registry.Enabled), "change": states(0, registry.Enabled, registry.Disabled),
+		"come and go": comeAndGo,
+	} {
+		b.Run(name, func(b *testing.B) {
+			e, book := filled(b, n)
+			inputs := inputsOf(book)
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
