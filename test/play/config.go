@@ -13,14 +13,26 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+const flow = `- name: flow-of-%s
+  stream: %s
+  vips: [vip-a]
+  protocols: [tcp]
+  source-subnets: [0.0.0.0/0]
+  source-port-ranges: [1024-65535]
+  destination-port-ranges: ["%d"]
+  priority: 1
+`
+
 // Configure writes the configuration of a trench with one conduit and its streams, each with its max-targets, as Meridio's
-// operator does.
+// operator does. Each stream has a flow to one VIP, 20.0.0.1, TCP port 4000 and up.
 func Configure(
 	ctx context.Context, c kubernetes.Interface, namespace, trench, conduit string, streams map[string]int,
 ) error {
-	var list strings.Builder
+	var list, flows strings.Builder
 	list.WriteString("items:\n")
-	for _, s := range slices.Sorted(maps.Keys(streams)) {
+	flows.WriteString("items:\n")
+	for i, s := range slices.Sorted(maps.Keys(streams)) {
+		fmt.Fprintf(&flows, flow, s, s, 4000+i)
 		fmt.Fprintf(&list, "- name: %s\n  conduit: %s\n  max-targets: %d\n", s, conduit, streams[s])
 	}
 	cm := &corev1.ConfigMap{
@@ -29,6 +41,8 @@ func Configure(
 			"trench":   "name: " + trench + "\n",
 			"conduits": fmt.Sprintf("items:\n- name: %s\n  trench: %s\n", conduit, trench),
 			"streams":  list.String(),
+			"flows":    flows.String(),
+			"vips":     "items:\n- name: vip-a\n  address: 20.0.0.1/32\n  trench: " + trench + "\n",
 		},
 	}
 	maps := c.CoreV1().ConfigMaps(namespace)

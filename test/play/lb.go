@@ -18,7 +18,9 @@ type LB struct {
 	mu      sync.Mutex
 	targets map[client.Key]*client.Target
 	updates int
+	heard   time.Time
 	changed chan struct{}
+	observe func()
 	// OnUpdate, if set before Run, is called for each update.
 	OnUpdate func(client.Update)
 }
@@ -44,6 +46,7 @@ func (lb *LB) update(u client.Update) {
 	if lb.OnUpdate != nil {
 		lb.OnUpdate(u)
 	}
+	defer lb.observed()
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	for _, t := range u.Removed {
@@ -53,8 +56,25 @@ func (lb *LB) update(u client.Update) {
 		lb.targets[t.Key] = t
 	}
 	lb.updates++
+	lb.heard = u.Received
 	close(lb.changed)
 	lb.changed = make(chan struct{})
+}
+
+// Observe has f called after each update that comes from now on.
+func (lb *LB) Observe(f func()) {
+	lb.mu.Lock()
+	defer lb.mu.Unlock()
+	lb.observe = f
+}
+
+func (lb *LB) observed() {
+	lb.mu.Lock()
+	f := lb.observe
+	lb.mu.Unlock()
+	if f != nil {
+		f()
+	}
 }
 
 // Updates is how often the load balancer was told something.
@@ -82,14 +102,17 @@ func (lb *LB) Active(stream string) map[string]bool {
 	return out
 }
 
-// WaitFor waits until what the load balancer knows satisfies the condition, and returns when it heard so.
+// Live is whether it watches: the last connection that it made has brought a complete answer and has not broken since.
+func (lb *LB) Live() bool { return lb.feed.Status().Live }
+
+// WaitFor waits until what the load balancer knows satisfies the condition, and returns when it heard the last of it.
 func (lb *LB) WaitFor(ctx context.Context, condition func(*LB) bool) (time.Time, error) {
 	for {
 		lb.mu.Lock()
-		changed := lb.changed
+		changed, heard := lb.changed, lb.heard
 		lb.mu.Unlock()
 		if condition(lb) {
-			return time.Now(), nil
+			return heard, nil
 		}
 		select {
 		case <-changed:

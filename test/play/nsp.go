@@ -59,6 +59,7 @@ func Build(ctx context.Context) (string, error) {
 	path := filepath.Join(root, "bin", "nsp")
 	cmd := exec.CommandContext(ctx, "make", "-s", "build")
 	cmd.Dir = root
+	cmd.Env = append(cmd.Environ(), "MAKEFLAGS=") // not those of a make that runs us
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
@@ -103,7 +104,7 @@ func (n *NSP) Start(ctx context.Context) error {
 	}
 	if err := n.waitReady(ctx); err != nil {
 		n.process.Kill()
-		return fmt.Errorf("the namespace process does not get ready: %w\n%s", err, n.tail())
+		return fmt.Errorf("the namespace process does not get ready: %w\n%s", err, n.LogTail())
 	}
 	return nil
 }
@@ -163,6 +164,15 @@ func (n *NSP) Dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// Binary is the program that runs.
+func (n *NSP) Binary() string { return n.cfg.Binary }
+
+// Restart kills the process and starts it again.
+func (n *NSP) Restart(ctx context.Context) error {
+	n.Kill()
+	return n.Start(ctx)
+}
+
 // PID is the process ID.
 func (n *NSP) PID() int { return n.process.PID() }
 
@@ -178,8 +188,8 @@ func (n *NSP) Kill() { n.process.Kill() }
 // LogFile is where the process logs.
 func (n *NSP) LogFile() string { return filepath.Join(n.cfg.Dir, "nsp.log") }
 
-// tail is the end of the log, for error messages.
-func (n *NSP) tail() []byte {
+// LogTail is the end of the log, for error messages.
+func (n *NSP) LogTail() []byte {
 	data, _ := os.ReadFile(n.LogFile()) //nolint:gosec // our own file
 	return data[max(0, len(data)-4096):]
 }

@@ -2,11 +2,8 @@ package play
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -36,11 +33,20 @@ type TAPAConfig struct {
 
 // TAPAEvent is something that a TAPA heard or did.
 type TAPAEvent struct {
-	Time   time.Time
-	Pod    string
-	What   string // "assigned", "open", "closed"
+	Time time.Time
+	Pod  string
+	// What is one of the constants, or what went wrong.
+	What string
+	// Stream is trench/conduit/stream; of Assigned: all of them, separated by blanks.
 	Stream string
 }
+
+// What a TAPA hears and does.
+const (
+	Assigned = "assigned" // it got a list, which may be empty
+	Opened   = "opened"   // it is registered ENABLED
+	Closed   = "closed"   // it is unregistered
+)
 
 // TAPA holds the streams that it is assigned, as Meridio's does: it opens each with a DISABLED registration first, refreshes it,
 // and unregisters it when the assignment ends.
@@ -81,9 +87,12 @@ func NewTAPA(cfg TAPAConfig) (*TAPA, error) {
 // assigned keeps the latest list for Run.
 func (t *TAPA) assigned(l client.AssignmentList) {
 	streams := make([]*targetpoolv1.Stream, 0, len(l.Items))
+	names := make([]string, 0, len(l.Items))
 	for _, a := range l.Items {
 		streams = append(streams, a.GetStream())
+		names = append(names, name(a.GetStream()))
 	}
+	t.say(l.Received, Assigned, strings.Join(names, " "))
 	select {
 	case <-t.lists:
 	default:
@@ -91,7 +100,7 @@ func (t *TAPA) assigned(l client.AssignmentList) {
 	t.lists <- streams
 }
 
-// Run holds streams until ctx ends. Then it leaves without a word, as a killed pod does.
+// Run holds streams until ctx ends. Then it leaves without a word, as a killed pod does; Close is for those who part friendly.
 func (t *TAPA) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -104,135 +113,20 @@ func (t *TAPA) Run(ctx context.Context) error {
 	var wanted []*targetpoolv1.Stream
 	var retry <-chan time.Time
 	for {
-		var reopen bool
+		var refreshing bool
 		select {
 		case <-ctx.Done():
 			return nil
 		case wanted = <-t.lists:
 		case <-refresh.C:
-			reopen = true
+			refreshing = true
 		case <-retry:
 		}
 		retry = nil
-		if err := t.reconcile(ctx, wanted, reopen); err != nil && ctx.Err() == nil {
-			t.say("failed: "+err.Error(), "")
+		if err := t.reconcile(ctx, wanted, refreshing); err != nil && ctx.Err() == nil {
+			t.say(time.Now(), "failed: "+err.Error(), "")
 			retry = time.After(time.Second)
 		}
-	}
-}
-
-// reconcile closes what is no longer wanted, opens what is missing and refreshes the rest.
-func (t *TAPA) reconcile(ctx context.Context, wanted []*targetpoolv1.Stream, refresh bool) error {
-	keep := make(map[string]bool)
-	for _, s := range wanted {
-		keep[name(s)] = true
-	}
-	var errs []error
-	for _, s := range t.Open() {
-		if !keep[s] {
-			errs = append(errs, t.closeStream(ctx, s))
-		}
-	}
-	for _, s := range wanted {
-		id := t.identifier(name(s))
-		switch {
-		case id == 0:
-			errs = append(errs, t.openStream(ctx, s))
-		case refresh:
-			errs = append(errs, t.register(ctx, s, id, nspv1.Target_ENABLED))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// openStream is the sequence that Meridio's TAPA plays: look which identifiers are taken, register DISABLED with a free one, look
-// again whether somebody was faster, register ENABLED.
-func (t *TAPA) openStream(ctx context.Context, s *targetpoolv1.Stream) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	for {
-		taken, err := t.taken(ctx, s)
-		if err != nil {
-			return err
-		}
-		id, ok := t.free(taken)
-		if !ok {
-			return fmt.Errorf("stream %s is full", name(s))
-		}
-		if err := t.register(ctx, s, id, nspv1.Target_DISABLED); err != nil {
-			return err
-		}
-		taken, err = t.taken(ctx, s)
-		if err != nil {
-			return err
-		}
-		if taken[id] {
-			continue
-		}
-		if err := t.register(ctx, s, id, nspv1.Target_ENABLED); err != nil {
-			return err
-		}
-		t.set(name(s), id)
-		t.say("open", name(s))
-		return nil
-	}
-}
-
-// taken are the identifiers of the other targets of a stream.
-func (t *TAPA) taken(ctx context.Context, s *targetpoolv1.Stream) (map[uint32]bool, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watch, err := t.registry.Watch(ctx, &nspv1.Target{Status: nspv1.Target_ANY, Stream: legacyStream(s)})
-	if err != nil {
-		return nil, fmt.Errorf("reading the targets of %s: %w", name(s), err)
-	}
-	list, err := watch.Recv()
-	if err != nil {
-		return nil, fmt.Errorf("reading the targets of %s: %w", name(s), err)
-	}
-	out := make(map[uint32]bool)
-	for _, other := range list.GetTargets() {
-		if !slices.Equal(other.GetIps(), t.cfg.Addresses) {
-			id, _ := strconv.ParseUint(other.GetContext()["identifier"], 10, 32)
-			out[uint32(id)] = true
-		}
-	}
-	return out, nil
-}
-
-// free draws an identifier that is not taken.
-func (t *TAPA) free(taken map[uint32]bool) (uint32, bool) {
-	for _, i := range rand.Perm(t.cfg.MaxTargets) { //nolint:gosec // as Meridio does
-		if id := uint32(i + 1); !taken[id] { //nolint:gosec // small
-			return id, true
-		}
-	}
-	return 0, false
-}
-
-func (t *TAPA) register(ctx context.Context, s *targetpoolv1.Stream, id uint32, st nspv1.Target_Status) error {
-	_, err := t.registry.Register(ctx, t.target(legacyStream(s), id, st))
-	if err != nil {
-		return fmt.Errorf("registering at %s: %w", name(s), err)
-	}
-	return nil
-}
-
-func (t *TAPA) closeStream(ctx context.Context, s string) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	_, err := t.registry.Unregister(ctx, t.target(legacyStream(split(s)), t.identifier(s), nspv1.Target_ENABLED))
-	if err != nil {
-		return fmt.Errorf("unregistering at %s: %w", s, err)
-	}
-	t.set(s, 0)
-	t.say("closed", s)
-	return nil
-}
-
-func (t *TAPA) target(s *nspv1.Stream, id uint32, st nspv1.Target_Status) *nspv1.Target {
-	return &nspv1.Target{
-		Ips: t.cfg.Addresses, Context: map[string]string{"identifier": strconv.FormatUint(uint64(id), 10)}, Status: st, Stream: s,
 	}
 }
 
@@ -277,25 +171,8 @@ func (t *TAPA) report() {
 	t.watch.Report(r)
 }
 
-func (t *TAPA) say(what, stream string) {
+func (t *TAPA) say(at time.Time, what, stream string) {
 	if t.cfg.OnEvent != nil {
-		t.cfg.OnEvent(TAPAEvent{Time: time.Now(), Pod: t.cfg.Pod, What: what, Stream: stream})
-	}
-}
-
-// name is trench/conduit/stream.
-func name(s *targetpoolv1.Stream) string {
-	return s.GetTrench() + "/" + s.GetConduit() + "/" + s.GetName()
-}
-
-func split(s string) *targetpoolv1.Stream {
-	parts := strings.SplitN(s, "/", 3)
-	return &targetpoolv1.Stream{Trench: parts[0], Conduit: parts[1], Name: parts[2]}
-}
-
-func legacyStream(s *targetpoolv1.Stream) *nspv1.Stream {
-	return &nspv1.Stream{
-		Name:    s.GetName(),
-		Conduit: &nspv1.Conduit{Name: s.GetConduit(), Trench: &nspv1.Trench{Name: s.GetTrench()}},
+		t.cfg.OnEvent(TAPAEvent{Time: at, Pod: t.cfg.Pod, What: what, Stream: stream})
 	}
 }
