@@ -98,7 +98,7 @@ func (c *connection) inspect(ctx context.Context, ask func(context.Context, targ
 	if err != nil {
 		return usageError{fmt.Errorf("--server is %q: %w", c.server, err)}
 	}
-	defer conn.Close() //nolint:errcheck // the answer is what counts
+	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return c.explain(ask(ctx, targetpoolv1.NewInspectorClient(conn)))

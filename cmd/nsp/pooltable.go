@@ -67,11 +67,14 @@ func panicCell(p *targetpoolv1.PoolInfo) string {
 
 // printRemarks prints what the NSP has to say of a pool.
 func printRemarks(w io.Writer, p *targetpoolv1.PoolInfo) {
+	if p.GetMessage() != "" || len(p.GetProblems()) > 0 {
+		fmt.Fprintln(w)
+	}
 	if p.GetMessage() != "" {
-		fmt.Fprintf(w, "\n%s\n", p.GetMessage())
+		fmt.Fprintln(w, p.GetMessage())
 	}
 	for _, problem := range p.GetProblems() {
-		fmt.Fprintf(w, "  %s\n", problem)
+		fmt.Fprintln(w, problem)
 	}
 }
 

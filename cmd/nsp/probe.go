@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -27,6 +28,9 @@ func newProbe() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if addr == "" {
+				return usageError{errors.New("-addr is empty: write host:port or unix:///path")}
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), connectTimeout+rpcTimeout)
 			defer cancel()
 			return probe(ctx, addr, service)
@@ -38,7 +42,6 @@ func newProbe() *cobra.Command {
 	f.StringVar(&service, "service", "", "service to ask for; empty for the whole")
 	f.DurationVar(&connectTimeout, "connect-timeout", time.Second, "time to connect")
 	f.DurationVar(&rpcTimeout, "rpc-timeout", time.Second, "time to answer")
-	_ = cmd.MarkFlagRequired("addr")
 	return cmd
 }
 
@@ -47,7 +50,7 @@ func probe(ctx context.Context, addr, service string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("the address %q: %w", addr, err)}
 	}
-	defer conn.Close() //nolint:errcheck // the answer is what counts
+	defer conn.Close()
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
 	if err != nil {
 		return fmt.Errorf("asking %s for the health of %q: %w", addr, service, err)
@@ -62,7 +65,7 @@ func probe(ctx context.Context, addr, service string) error {
 func singleDashes(args []string) []string {
 	out := []string{args[0]}
 	for _, a := range args[1:] {
-		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") {
+		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && a != "-h" {
 			a = "-" + a
 		}
 		out = append(out, a)

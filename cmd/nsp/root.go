@@ -35,9 +35,13 @@ func (e usageError) Unwrap() error { return e.error }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	root := newRoot()
+	return execute(ctx, args, stdout, stderr)
+}
+
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot() //nolint:contextcheck // cobra hands the context to the command
 	if filepath.Base(args[0]) == probeName {
-		root = newProbe()
+		root = newProbe() //nolint:contextcheck // as above
 		args = singleDashes(args)
 	}
 	root.SetArgs(args[1:])
