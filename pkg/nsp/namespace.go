@@ -157,7 +157,7 @@ func (n *namespace) assemble(context.Context) error {
 		}
 	}
 	n.metrics.registry.MustRegister(n.source, n.configs, n.status)
-	return n.assembleServer()
+	return n.assembleServer() //nolint:contextcheck // a handshake brings its own
 }
 
 // poster posts to the engine once that is there.

@@ -26,7 +26,7 @@ func cluster(t *testing.T) string {
 func TestStartFails(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":0")
 	require.NoError(t, err)
-	defer l.Close() //nolint:errcheck // of a test
+	defer l.Close()
 	taken := l.Addr().(*net.TCPAddr).Port
 	for name, tt := range map[string]struct {
 		edit func(*NamespaceConfig)

@@ -120,7 +120,7 @@ func call(ctx context.Context, addr string, cfg *tls.Config) (shown string, err 
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close() //nolint:errcheck // the answer is what counts
+	defer conn.Close()
 	var p peer.Peer
 	if _, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&p)); err != nil {
 		return "", err

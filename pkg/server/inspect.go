@@ -62,7 +62,7 @@ func poolInfo(d engine.PoolDetail) *targetpoolv1.PoolInfo {
 		Message:        p.Message,
 		Assignment:     string(p.Assignment),
 		Draining:       "remove",
-		PanicThreshold: uint32(p.PanicThreshold), //nolint:gosec // 0..100
+		PanicThreshold: uint32(p.PanicThreshold), // 0..100
 		Panic:          p.Panic,
 		Problems:       p.Problems,
 	}

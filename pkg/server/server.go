@@ -91,7 +91,7 @@ func New(cfg Config) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		// Small buffers: most of ten thousand connections say little.
-		grpc.ReadBufferSize(4 << 10), grpc.WriteBufferSize(8 << 10), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(4 << 10), grpc.WriteBufferSize(8 << 10),
 	}
 	if cfg.Credentials != nil {
 		opts = append(opts, grpc.Creds(cfg.Credentials))
