@@ -1,0 +1,87 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nordix/meridio-nsp/test/cluster"
+	"github.com/nordix/meridio-nsp/test/play"
+)
+
+// action is what is done in one namespace.
+type action func(context.Context, *side) error
+
+func inRed(do action) func(context.Context, *world) error {
+	return func(ctx context.Context, w *world) error { return do(ctx, w.red) }
+}
+
+func inBoth(do action) func(context.Context, *world) error {
+	return func(ctx context.Context, w *world) error { return errors.Join(do(ctx, w.red), do(ctx, w.blue)) }
+}
+
+// service labels the Service, made if need be, as the pool of a stream.
+func service(name, stream string) action {
+	return labelled(name, play.PoolLabels(trench, conduit, stream))
+}
+
+// unmarked makes the Service an ordinary one.
+func unmarked(name string) action { return labelled(name, nil) }
+
+func labelled(name string, labels map[string]string) action {
+	return func(ctx context.Context, s *side) error {
+		_, err := s.cluster.Service(ctx, cluster.ServiceConfig{Namespace: s.name, Name: name, Labels: labels, Selector: app(name)})
+		return err
+	}
+}
+
+// app are the labels of pods, and the selector of their Service.
+func app(name string) map[string]string { return map[string]string{"app": name} }
+
+func setReady(pod string, ready bool) action {
+	return func(ctx context.Context, s *side) error {
+		_, err := s.cluster.SetReady(ctx, s.name, pod, ready)
+		return err
+	}
+}
+
+// firstPods are there before any Service is.
+func firstPods(ctx context.Context, s *side) error {
+	if err := webPods(1, 2, 3, 4)(ctx, s); err != nil {
+		return err
+	}
+	return errors.Join(
+		s.addPod(ctx, "api-1", app("api"), 101, false),
+		s.addPod(ctx, "api-2", app("api"), 102, true))
+}
+
+func webPods(numbers ...int) action {
+	return func(ctx context.Context, s *side) error {
+		var errs []error
+		for _, n := range numbers {
+			errs = append(errs, s.addPod(ctx, fmt.Sprintf("web-%d", n), app("web"), n, false))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func terminate(pods ...string) action {
+	return func(ctx context.Context, s *side) error {
+		var errs []error
+		for _, pod := range pods {
+			errs = append(errs, s.cluster.Terminate(ctx, s.name, pod, 30*time.Second))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func remove(pods ...string) action {
+	return func(ctx context.Context, s *side) error {
+		var errs []error
+		for _, pod := range pods {
+			errs = append(errs, s.removePod(ctx, pod))
+		}
+		return errors.Join(errs...)
+	}
+}

@@ -1,0 +1,298 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials/insecure"
+
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
+	"github.com/nordix/meridio-nsp/test/chart"
+	"github.com/nordix/meridio-nsp/test/cluster"
+	"github.com/nordix/meridio-nsp/test/play"
+)
+
+const (
+	trench  = "trench-a"
+	conduit = "conduit-a"
+	oldLB   = "lb-old"
+)
+
+var streams = []string{"stream-a", "stream-b", "stream-c"}
+
+// side is one namespace: a namespace process, its load balancers, and the pods with their sidecars.
+type side struct {
+	name    string
+	cluster *cluster.Cluster
+	journal *journal
+	nsp     *play.NSP
+	client  *client.Client
+	slices  *play.Slices
+	lbs     map[string]interface{ Live() bool }
+	closers []func()
+
+	mu   sync.Mutex
+	pods map[string]*pod
+	byIP map[string]string
+}
+
+// pod is a pod with its sidecar.
+type pod struct {
+	tapa *play.TAPA
+	stop func()
+}
+
+// openSide starts everything but pods. args are for the namespace process. What is returned must be closed, also after an error.
+func openSide(ctx context.Context, c *cluster.Cluster, name string, args ...string) (*side, error) {
+	s := &side{
+		name: name, cluster: c, journal: newJournal(), lbs: make(map[string]interface{ Live() bool }),
+		pods: make(map[string]*pod), byIP: make(map[string]string),
+	}
+	if err := s.startNSP(ctx, args); err != nil {
+		return s, err
+	}
+	return s, s.startWatchers(ctx)
+}
+
+func (s *side) startNSP(ctx context.Context, args []string) error {
+	if err := s.cluster.EnsureNamespace(ctx, s.name); err != nil {
+		return err
+	}
+	s.onClose(s.dropNamespace)
+	if err := chart.Install(ctx, s.cluster, s.name, nil); err != nil {
+		return err
+	}
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, s.name, chart.ServiceAccount)
+	if err != nil {
+		return err
+	}
+	most := make(map[string]int)
+	for _, stream := range streams {
+		most[stream] = 100
+	}
+	if err := play.Configure(ctx, s.cluster.Client(), s.name, trench, conduit, most); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "nsp-demo-")
+	if err != nil {
+		return err
+	}
+	s.onClose(func() { _ = os.RemoveAll(dir) })
+	s.nsp, err = play.StartNSP(ctx, play.NSPConfig{
+		Namespace: s.name, Kubeconfig: kubeconfig, Dir: dir,
+		Args: append([]string{"--authorisation=none", "--transport=plaintext"}, args...),
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(s.nsp.Stop)
+	s.client, err = client.New(client.Config{
+		Address: s.nsp.Address(), Credentials: insecure.NewCredentials(), Log: slog.New(slog.DiscardHandler),
+	})
+	return err
+}
+
+func (s *side) startWatchers(ctx context.Context) error {
+	var err error
+	if s.slices, err = play.WatchSlices(context.WithoutCancel(ctx), s.cluster.Client(), s.name); err != nil {
+		return err
+	}
+	s.slices.OnEvent = func(ev play.SliceEvent) {
+		s.journal.add(event{at: ev.Time, kind: announced, who: "EndpointSlice", what: "%s: " + ev.State, pod: ev.Pod})
+	}
+	s.background(s.slices.Run)
+	for _, name := range []string{"lb-1", "lb-2"} {
+		if err := s.startLB(name); err != nil {
+			return err
+		}
+	}
+	return s.startOldLB()
+}
+
+func (s *side) startLB(name string) error {
+	lb, err := play.NewLB(s.client, trench, conduit)
+	if err != nil {
+		return err
+	}
+	lb.OnUpdate = func(u client.Update) {
+		for _, t := range u.Removed {
+			s.journal.send(u.Received, route{name, t.GetStream()}, s.podAt(t.GetAddresses()), false, "unregistered")
+		}
+		for _, t := range u.Set {
+			on := t.GetState() == targetpoolv1.Target_STATE_ACTIVE
+			s.journal.send(u.Received, route{name, t.GetStream()}, s.podAt(t.GetAddresses()), on, t.GetReason())
+		}
+	}
+	s.lbs[name] = lb
+	s.background(lb.Run)
+	return nil
+}
+
+// startOldLB starts a load balancer of Meridio 1.x. It hears the same, though it knows nothing of Services.
+func (s *side) startOldLB() error {
+	conn, err := s.nsp.Dial()
+	if err != nil {
+		return err
+	}
+	s.onClose(func() { _ = conn.Close() })
+	lb := play.NewLegacyLB(conn, trench, conduit, streams...)
+	lb.OnUpdate = func(u play.LegacyUpdate) {
+		r := route{oldLB, u.Stream}
+		for _, t := range u.Removed {
+			s.journal.send(u.Received, r, s.podAt(strings.Split(t, ",")), false, "")
+		}
+		for _, t := range u.Added {
+			s.journal.send(u.Received, r, s.podAt(strings.Split(t, ",")), true, "")
+		}
+	}
+	s.lbs[oldLB] = lb
+	s.background(lb.Run)
+	return nil
+}
+
+// podAt names the pod that bears the addresses of the secondary network.
+func (s *side) podAt(addresses []string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range addresses {
+		if name := s.byIP[a]; name != "" {
+			return name
+		}
+	}
+	return strings.Join(addresses, ",")
+}
+
+// addPod makes a pod with a sidecar. number picks its address; with dual it has an IPv6 address too.
+func (s *side) addPod(ctx context.Context, name string, labels map[string]string, number int, dual bool) error {
+	p, err := s.cluster.Pod(ctx, cluster.PodConfig{Namespace: s.name, Name: name, Labels: labels, Ready: true})
+	if err != nil {
+		return err
+	}
+	addresses := []string{fmt.Sprintf("172.16.0.%d/24", number)}
+	if dual {
+		addresses = append(addresses, fmt.Sprintf("fd00::%d/64", number))
+	}
+	conn, err := s.nsp.Dial()
+	if err != nil {
+		return err
+	}
+	s.onClose(func() { _ = conn.Close() })
+	tapa, err := play.NewTAPA(play.TAPAConfig{
+		Client: s.client, Conn: conn, Namespace: s.name, Pod: name, PodUID: string(p.UID), Addresses: addresses,
+		OnEvent: s.sidecarSays,
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range addresses {
+		s.byIP[a] = name
+	}
+	s.pods[name] = &pod{tapa: tapa, stop: s.background(tapa.Run)}
+	return nil
+}
+
+func (s *side) sidecarSays(ev play.TAPAEvent) {
+	short := strings.ReplaceAll(ev.Stream, trench+"/"+conduit+"/", "")
+	e := event{at: ev.Time, kind: held, who: "sidecar", pod: ev.Pod}
+	switch ev.What {
+	case play.Assigned:
+		e.kind = told
+		e.what = "of %s: told to hold " + strings.ReplaceAll(short, " ", " and ")
+		if short == "" {
+			e.what = "of %s: told to hold no stream"
+		}
+	case play.Opened, play.Closed:
+		e.what = "of %s: " + ev.What + " " + short
+	default:
+		e.kind, e.what = trouble, "of %s: "+strings.ReplaceAll(ev.What, "%", "%%")
+	}
+	s.journal.add(e)
+}
+
+// removePod is the end of a pod: its sidecar falls silent, and the kubelet reports that the containers have ended.
+func (s *side) removePod(ctx context.Context, name string) error {
+	s.mu.Lock()
+	p := s.pods[name]
+	delete(s.pods, name)
+	s.mu.Unlock()
+	p.stop()
+	return s.cluster.Finish(ctx, s.name, name)
+}
+
+// holders are the pods whose sidecar holds a stream, sorted.
+func (s *side) holders(stream string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for name, p := range s.pods {
+		if slices.Contains(p.tapa.Open(), trench+"/"+conduit+"/"+stream) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// all tells whether every load balancer sends a stream to exactly these pods, which are sorted.
+func (s *side) all(stream string, pods []string) bool {
+	for lb := range s.lbs {
+		if !slices.Equal(s.journal.receivers(route{lb, stream}), pods) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *side) live() bool {
+	for _, lb := range s.lbs {
+		if !lb.Live() {
+			return false
+		}
+	}
+	return true
+}
+
+// background runs something until stop is called or the side is closed. stop waits.
+func (s *side) background(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := run(ctx); err != nil {
+			s.journal.add(event{at: time.Now(), kind: trouble, who: "demo", what: strings.ReplaceAll(err.Error(), "%", "%%")})
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	s.onClose(stop)
+	return stop
+}
+
+// dropNamespace matters for a cluster that was there before only; another one goes altogether.
+func (s *side) dropNamespace() {
+	if !s.cluster.External() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_ = s.cluster.DeleteNamespace(ctx, s.name) // the user sees what is left
+}
+
+func (s *side) onClose(f func()) { s.closers = append(s.closers, f) }
+
+func (s *side) close() {
+	for _, f := range slices.Backward(s.closers) {
+		f()
+	}
+}
