@@ -13,7 +13,7 @@ func freePort() (int, error) {
 	const lowest, attempts = 12000, 200
 	ephemeral := 32768
 	if content, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
-		fmt.Sscan(string(content), &ephemeral)
+		_, _ = fmt.Sscan(string(content), &ephemeral) // unreadable is the default
 	}
 	if ephemeral <= lowest {
 		return listenOnce(0)

@@ -161,7 +161,7 @@ func (s *scene) explain() {
 	log, _ := os.ReadFile(filepath.Clean(s.nsp.LogFile()))
 	s.Logf("log of the namespace process:\n%s", log)
 	for _, what := range []string{"pools", "targets"} {
-		out, err := exec.Command(s.nsp.Binary(), what, "--server", s.nsp.Address(), "-o", "wide").CombinedOutput() //nolint:gosec // our own
+		out, err := exec.Command(s.nsp.Binary(), what, "--server", s.nsp.Address(), "-o", "wide").CombinedOutput()
 		s.Logf("%s (%v):\n%s", what, err, out)
 	}
 }
@@ -179,7 +179,7 @@ func (s *scene) marks(lb *play.LB) {
 	s.Helper()
 	conn, err := s.nsp.Dial()
 	require.NoError(s, err)
-	defer conn.Close() //nolint:errcheck // the test is over with it
+	defer conn.Close()
 	registry := nspv1.NewTargetRegistryClient(conn)
 	mark := &nspv1.Target{
 		Ips: []string{"172.16.9.9/24"}, Context: map[string]string{"identifier": "10"}, Status: nspv1.Target_DISABLED,

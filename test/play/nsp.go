@@ -97,7 +97,7 @@ func (n *NSP) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("opening the log of the namespace process: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the child has it by then
+	defer log.Close()
 	n.process, err = process.Start(process.Config{Path: n.cfg.Binary, Args: n.args(), Output: log})
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (n *NSP) waitReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // nothing depends on it
+	defer conn.Close()
 	health := grpc_health_v1.NewHealthClient(conn)
 	for {
 		resp, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "Readiness"}, grpc.WaitForReady(true))
@@ -190,7 +190,7 @@ func (n *NSP) LogFile() string { return filepath.Join(n.cfg.Dir, "nsp.log") }
 
 // LogTail is the end of the log, for error messages.
 func (n *NSP) LogTail() []byte {
-	data, _ := os.ReadFile(n.LogFile()) //nolint:gosec // our own file
+	data, _ := os.ReadFile(n.LogFile())
 	return data[max(0, len(data)-4096):]
 }
 
@@ -199,6 +199,6 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("finding a free port: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // it is for somebody else now
+	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -30,7 +30,7 @@ type Process struct {
 // Start starts a program in a process group of its own, so that Ctrl-C reaches only its parent, and has the kernel kill it when
 // the parent dies. The parent-death signal follows the thread that forked, so that thread waits with it.
 func Start(cfg Config) (*Process, error) {
-	cmd := exec.Command(cfg.Path, cfg.Args...) //nolint:gosec // tests run what they built
+	cmd := exec.Command(cfg.Path, cfg.Args...)
 	cmd.Env = append(cmd.Environ(), cfg.Env...)
 	cmd.Dir = cfg.Dir
 	cmd.Stdout, cmd.Stderr = cfg.Output, cfg.Output
