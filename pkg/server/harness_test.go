@@ -68,7 +68,7 @@ func start(t *testing.T, s setup) *nsp {
 	store.Fail = s.store
 	n := &nsp{T: t, seen: newObserver(), log: &buffer{}}
 	sink := &late{}
-	n.registry = registry.New(registry.Config{Store: store, Sink: sink, Namespace: own})
+	n.registry = registry.New(registry.Config{Store: store, Sink: sink, Namespace: own, Timeout: time.Hour})
 	saved, err := n.registry.Load(t.Context())
 	require.NoError(t, err)
 	n.engine = engine.New(engine.Config{

@@ -3,6 +3,7 @@ package server
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -69,6 +70,25 @@ func TestOnlyThePodItselfIsTold(t *testing.T) {
 	require.Equal(t, []string{"x1", "x2"}, n.streams(three), "the first news since the beginning")
 }
 
+// What changes of a pod without changing its streams is not told.
+func TestListsThatAreEqualAreNotSent(t *testing.T) {
+	n := start(t, setup{})
+	n.engine.Post(service(x1), slice(x1, 1, ready(2)))
+	tapa := n.assignments(n.dial(from(2)), pod("pod-2"), nil)
+	require.Equal(t, []string{"x1"}, n.streams(tapa))
+	second := slice(x1, 2)
+	second.Slice.Name = "slice-of-more-addresses"
+	for i := range 20 {
+		second.Slice.Version++
+		second.Slice.Endpoints = slice(x1, 2, member{i: 2, addr: podAddr(100 + i), ready: true}).Slice.Endpoints
+		n.engine.Post(second)
+		n.settle()
+	}
+	n.engine.Post(service(x2), slice(x2, 3, ready(2)))
+	require.Equal(t, []string{"x1", "x2"}, n.streams(tapa))
+	require.Len(t, n.seen.sizes(targetpoolv1.TargetPool_Watch_FullMethodName), 2)
+}
+
 // Who watches for a pod before that is in any pool learns nothing, and is refused once it is known whose it is.
 func TestWatchThatBeginsTooEarly(t *testing.T) {
 	n := start(t, setup{})
@@ -126,12 +146,31 @@ func TestReportBindsRegistrations(t *testing.T) {
 	n.committed(lb)
 	require.Equal(t, targetpoolv1.Target_STATE_INACTIVE, lb.targets[1].GetState())
 
-	resp, err := targetpoolv1.NewInspectorClient(n.dial()).ListPools(n.ctx(), &targetpoolv1.ListPoolsRequest{Namespace: own})
-	require.NoError(t, err)
-	members := resp.GetPools()[0].GetMembers()
-	require.Equal(t, []bool{true, false}, []bool{members[0].GetWatched(), members[1].GetWatched()})
-	require.Equal(t, []string{"NotReady", "Ready"}, []string{members[0].GetCondition(), members[1].GetCondition()})
-	targets, err := targetpoolv1.NewInspectorClient(n.dial()).ListTargets(n.ctx(), &targetpoolv1.ListTargetsRequest{})
-	require.NoError(t, err)
-	require.Equal(t, "Claim", targets.GetTargets()[0].GetBinding())
+	look := targetpoolv1.NewInspectorClient(n.dial())
+	members := func() []*targetpoolv1.MemberInfo {
+		resp, err := look.ListPools(n.ctx(), &targetpoolv1.ListPoolsRequest{Namespace: own})
+		require.NoError(t, err)
+		return resp.GetPools()[0].GetMembers()
+	}
+	binding := func() string {
+		resp, err := look.ListTargets(n.ctx(), &targetpoolv1.ListTargetsRequest{})
+		require.NoError(t, err)
+		return resp.GetTargets()[0].GetBinding()
+	}
+	m := members()
+	require.Equal(t, []bool{true, false}, []bool{m[0].GetWatched(), m[1].GetWatched()})
+	require.Equal(t, []string{"NotReady", "Ready"}, []string{m[0].GetCondition(), m[1].GetCondition()})
+	require.Equal(t, "Claim", binding())
+
+	// Another pod claims the address too: neither is believed. The claim outlives its watch, but not its pod.
+	other := n.dial(from(3))
+	require.Equal(t, []string{"x1"}, n.streams(n.assignments(other, pod("pod-3"), report)))
+	require.Eventually(t, func() bool { return binding() == "Stored" }, patience, time.Millisecond)
+	require.NoError(t, other.Close())
+	require.Eventually(t, func() bool { return !members()[1].GetWatched() }, patience, time.Millisecond)
+	require.Equal(t, "Stored", binding())
+	n.engine.Post(slice(x1, 3, ready(2)))
+	n.settle()
+	n.engine.Post(slice(x1, 4, ready(2), ready(3)))
+	require.Equal(t, "Claim", binding())
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
@@ -211,8 +212,11 @@ func (c *callStream) Context() context.Context { return c.ctx }
 
 // SendMsg implements grpc.ServerStream.
 func (c *callStream) SendMsg(m any) error {
-	if f, ok := m.(frame); ok {
-		c.observer.Sent(c.method, f.size())
+	switch m := m.(type) {
+	case frame:
+		c.observer.Sent(c.method, m.size())
+	case proto.Message:
+		c.observer.Sent(c.method, proto.Size(m))
 	}
 	return c.ServerStream.SendMsg(m)
 }
