@@ -85,3 +85,27 @@ func remove(pods ...string) action {
 		return errors.Join(errs...)
 	}
 }
+
+// killed ends the nsp without warning, starts it again, and waits until the load balancers are back.
+func killed(ctx context.Context, s *side) error {
+	note := func(who, what string) { s.journal.add(event{at: time.Now(), kind: process, who: who, what: what}) }
+	s.nsp.Kill()
+	note("nsp", "killed")
+	if err := s.nsp.Start(ctx); err != nil {
+		return err
+	}
+	note("nsp", "answers again")
+	back := make(map[string]bool)
+	for len(back) < len(s.lbs) {
+		for name, lb := range s.lbs {
+			if !back[name] && lb.Live() {
+				back[name] = true
+				note(name, "watches again")
+			}
+		}
+		if pause(ctx, time.Millisecond); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

@@ -28,7 +28,7 @@ func sentTo(stream string, pods ...string) expectation {
 // heldBy: exactly these pods' sidecars hold the stream.
 func heldBy(stream string, pods ...string) expectation {
 	return expectation{
-		says:  fmt.Sprintf("%s is open in %s", stream, names(pods)),
+		says:  fmt.Sprintf("the sidecars of %s hold %s", names(pods), stream),
 		holds: func(_ context.Context, w *world) bool { return slices.Equal(w.red.holders(stream), pods) },
 	}
 }
@@ -60,14 +60,18 @@ func conditions(service, programmed string) expectation {
 }
 
 // terminating: the cluster has said so of all these pods.
-func terminating(pods ...string) expectation { return announcedAs(play.PodTerminating, pods) }
+func terminating(pods ...string) expectation {
+	return announcedAs(play.PodTerminating, "the EndpointSlices list %s as terminating", pods)
+}
 
 // gone: the cluster does not list these pods any more.
-func gone(pods ...string) expectation { return announcedAs(play.PodGone, pods) }
+func gone(pods ...string) expectation {
+	return announcedAs(play.PodGone, "the EndpointSlices do not list %s any more", pods)
+}
 
-func announcedAs(state string, pods []string) expectation {
+func announcedAs(state, says string, pods []string) expectation {
 	return expectation{
-		says: fmt.Sprintf("the EndpointSlices say %s of %s", state, names(pods)),
+		says: fmt.Sprintf(says, names(pods)),
 		holds: func(_ context.Context, w *world) bool {
 			seen := make(map[string]bool)
 			for _, ev := range w.red.journal.since(w.began) {
@@ -80,11 +84,18 @@ func announcedAs(state string, pods []string) expectation {
 	}
 }
 
-// watching: every load balancer has a watch again.
+// watching: every load balancer has a complete answer of the present process.
 func watching() expectation {
 	return expectation{
-		says:  "all three load balancers watch again",
-		holds: func(_ context.Context, w *world) bool { return w.red.live() },
+		says: "all three load balancers watch again",
+		holds: func(_ context.Context, w *world) bool {
+			for _, lb := range w.red.lbs {
+				if !lb.Live() {
+					return false
+				}
+			}
+			return true
+		},
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	told                  // a sidecar got a list
 	held                  // a sidecar opened or closed a stream
 	traffic               // a load balancer changed its mind
+	process               // the nsp came or went, or somebody came back to it
 	trouble               // something failed
 )
 

@@ -89,7 +89,7 @@ func script() []scene {
 		{
 			what: "web is scaled to zero: its pods terminate, one after the other",
 			why: "When the last one terminates, none is ready. Then the terminating ones count, as kube-proxy does it: " +
-				"a slow answer is better than none.",
+				"a pod on its way out is better than none.",
 			do:     inRed(terminate("web-1", "web-2", "web-3")),
 			expect: []expectation{terminating("web-1", "web-2", "web-3"), sentTo("stream-c", "web-1", "web-2", "web-3")},
 		},
@@ -107,8 +107,9 @@ func script() []scene {
 		},
 		{
 			what: "The nsp process is killed, and started again",
-			why:  "Everybody keeps what he has and comes back on his own. No load balancer may drop a target for that.",
-			do:   func(ctx context.Context, w *world) error { return w.red.nsp.Restart(ctx) },
+			why: "Sidecars and load balancers keep what they have and come back on their own. No load balancer may drop a target " +
+				"for that.",
+			do: inRed(killed),
 			expect: []expectation{
 				watching(), undisturbed(),
 				sentTo("stream-b", "api-1", "api-2"), sentTo("stream-c", "web-5", "web-6", "web-7"),

@@ -28,7 +28,7 @@ type screen struct {
 }
 
 func (s *screen) paint(c style, text string) string {
-	if !s.colour || text == "" {
+	if !s.colour || c == "" {
 		return text
 	}
 	return "\x1b[" + string(c) + "m" + text + "\x1b[0m"

@@ -252,15 +252,6 @@ func (s *side) all(stream string, pods []string) bool {
 	return true
 }
 
-func (s *side) live() bool {
-	for _, lb := range s.lbs {
-		if !lb.Live() {
-			return false
-		}
-	}
-	return true
-}
-
 // background runs something until stop is called or the side is closed. stop waits.
 func (s *side) background(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())

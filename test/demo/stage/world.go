@@ -82,7 +82,8 @@ func (w *world) introduce() {
 			"an address of a secondary network; api-2 has an IPv6 address too"},
 		{"lb-1 lb-2", "load balancers that watch the feed of the nsp"},
 		{"lb-old", "a load balancer of Meridio 1.x, unchanged: it watches nsp.v1 and knows nothing of Services"},
-		{"times", "are milliseconds since the action; control plane, nsp and all clients share this machine"},
+		{"times", "are since the action; control plane, nsp and all clients share this machine, and the demo sees EndpointSlices by a " +
+			"watch of its own, which may be a little ahead of or behind the nsp's"},
 	} {
 		w.screen.text(fmt.Sprintf("  %-10s ", p.who), "", p.what)
 	}
@@ -109,7 +110,7 @@ func (w *world) play(ctx context.Context, number string, s scene) error {
 	w.red.journal.settle(ctx, 80*time.Millisecond)
 	w.screen.timeline(w.began, w.red.journal.since(w.began))
 	for _, e := range s.expect {
-		w.screen.text("  "+w.screen.paint(green, "ok")+" ", green, e.says)
+		w.screen.text("  ok ", green, e.says)
 	}
 	if s.flip == nil {
 		return nil
@@ -163,9 +164,9 @@ func (w *world) keep(ctx context.Context) {
 		"nsp targets",
 		"nsp watch feed " + trench + "/" + conduit,
 		"kubectl -n red get svc,endpointslices,pods",
-		"kubectl -n red describe svc web",
-		"kubectl -n red label svc web --overwrite meridio.nordix.org/stream=stream-c",
-		"kubectl -n red delete pod web-5",
+		"kubectl -n red get svc web -o jsonpath-as-json='{.status.conditions}'",
+		"kubectl -n red label svc web --overwrite meridio.nordix.org/stream=stream-a",
+		"kubectl -n red delete pod web-5 --wait=false",
 		"kubectl -n red patch pod web-6 --subresource=status \\",
 		`  -p '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'`,
 	} {
@@ -195,7 +196,7 @@ func (w *world) close() {
 // names lists pods for people.
 func names(pods []string) string {
 	if len(pods) == 0 {
-		return "nobody"
+		return "no pod"
 	}
 	return strings.Join(pods, ", ")
 }
