@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,6 +52,12 @@ func (c *connection) watch(cmd *cobra.Command, begin func(*client.Client) (watch
 		return usageError{err}
 	}
 	first.live = func() bool { return !w.Status().Since.IsZero() }
+	waiting := time.AfterFunc(c.timeout, func() {
+		if !first.live() {
+			slog.New(first.Handler).Info("still waiting: the NSP has nothing to tell before it has read the cluster and the trench's configuration")
+		}
+	})
+	defer waiting.Stop()
 	if err := w.Run(ctx); err != nil {
 		return err
 	}

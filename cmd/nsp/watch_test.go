@@ -167,18 +167,27 @@ func TestWatchThatCannotBegin(t *testing.T) {
 func TestWatchThatIsInterrupted(t *testing.T) {
 	f := feedExample()
 	f.err = status.Error(codes.Unavailable, "shutting down")
+	require.Contains(t, complaint(t, "watch", "feed", "a/b", "--server", serve(t, f)), "shutting down")
+}
+
+func TestWatchThatHasNothingToTellYet(t *testing.T) {
+	require.Contains(t, complaint(t, "watch", "feed", "a/b", "--timeout", "50ms", "--server", serve(t, &fake{})), "still waiting")
+}
+
+// complaint is the first line that a watch writes to stderr; the watch goes on after it, until it is interrupted.
+func complaint(t *testing.T, args ...string) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()
 	code := make(chan int, 1)
-	go func() {
-		code <- execute(ctx, []string{"nsp", "watch", "feed", "a/b", "--server", serve(t, f)}, io.Discard, w)
-	}()
+	go func() { code <- execute(ctx, append([]string{"nsp"}, args...), io.Discard, w) }()
 	line, err := bufio.NewReader(r).ReadString('\n')
 	require.NoError(t, err)
-	require.Contains(t, line, "shutting down")
+	require.Empty(t, code)
 	cancel()
 	go func() { _, _ = io.Copy(io.Discard, r) }()
 	require.Zero(t, <-code)
 	require.NoError(t, w.Close())
+	return line
 }
