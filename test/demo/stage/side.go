@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -80,11 +81,11 @@ func (s *side) startNSP(ctx context.Context, args []string) error {
 	if err := play.Configure(ctx, s.cluster.Client(), s.name, trench, conduit, most); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "nsp-demo-")
-	if err != nil {
+	// The cluster removes its directory, also that of a run that was killed.
+	dir := filepath.Join(s.cluster.Dir(), "nsp-"+s.name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	s.onClose(func() { _ = os.RemoveAll(dir) })
 	s.nsp, err = play.StartNSP(ctx, play.NSPConfig{
 		Namespace: s.name, Kubeconfig: kubeconfig, Dir: dir,
 		Args: append([]string{"--authorisation=none", "--transport=plaintext"}, args...),
