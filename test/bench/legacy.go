@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// legacyStreams is how many streams there are, as in the anchors.
+const legacyStreams = 10
+
+const legacyNamespace = "bench-legacy"
+
+// legacy plays a trench of Meridio 1.x: no pools, load balancers that are sent whole lists, plaintext. It is what the anchors
+// were measured with, so here the two stand side by side.
+func legacy(ctx context.Context, w *world) error {
+	kubeconfig, err := w.namespace(ctx, legacyNamespace, legacyStreams, 2000)
+	if err != nil {
+		return err
+	}
+	for _, targets := range pick(w, []int{100, 1000, 5000, 10000}, []int{100, 1000}) {
+		if err := legacyOf(ctx, w, kubeconfig, targets); err != nil {
+			return fmt.Errorf("with %d targets: %w", targets, err)
+		}
+	}
+	return legacyStorms(ctx, w, kubeconfig)
+}
+
+// trial is a namespace process with targets and load balancers of Meridio 1.x.
+type trial struct {
+	*world
+	nsp           *server
+	fleet, lbs    *peer
+	targets, lbsN int
+}
+
+func (t *trial) setup() string {
+	return fmt.Sprintf("%s targets, %d 1.x LBs, plaintext", group(fmt.Sprint(t.targets)), t.lbsN)
+}
+
+// newTrial starts one. The fleet has its targets open unless they are to be opened at once.
+func newTrial(ctx context.Context, w *world, kubeconfig string, targets, connections int, args ...string) (*trial, func(), error) {
+	nsp, err := w.startNSP(ctx, legacyNamespace, kubeconfig, false, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	peers, hangUp, err := w.peers(ctx, 2)
+	if err != nil {
+		nsp.Kill()
+		return nil, nil, err
+	}
+	stop := func() {
+		hangUp()
+		nsp.Kill()
+	}
+	t := &trial{world: w, nsp: nsp, fleet: peers[0], lbs: peers[1], targets: targets}
+	_, err = call[time.Duration](ctx, t.fleet, "Fleet.Connect", FleetArgs{
+		Dial: nsp.dial, Namespace: legacyNamespace, Members: targets, Connections: connections,
+		Streams: legacyStreams, MaxTargets: max(200, 2*targets/legacyStreams),
+	})
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return t, stop, nil
+}
+
+func (t *trial) connect(ctx context.Context, n int) error {
+	t.lbsN = n
+	_, err := call[time.Duration](ctx, t.lbs, "Legacy.Connect", LegacyArgs{Dial: t.nsp.dial, Count: n, Streams: legacyStreams})
+	return err
+}
+
+func legacyOf(ctx context.Context, w *world, kubeconfig string, targets int) error {
+	t, stop, err := newTrial(ctx, w, kubeconfig, targets, min(64, targets))
+	if err != nil {
+		return err
+	}
+	defer stop()
+	r, err := call[OpenReply](ctx, t.fleet, "Fleet.Open", OpenArgs{Count: targets, Parallel: 64})
+	if err != nil {
+		return err
+	}
+	if r.Opened < targets {
+		return fmt.Errorf("only %d of %d targets are open: %s", r.Opened, targets, r.Failure)
+	}
+	if _, err := call[None](ctx, t.fleet, "Fleet.Refresh", refreshPeriod); err != nil {
+		return err
+	}
+	for _, n := range []int{1, 10, 100} {
+		if err := t.connect(ctx, n); err != nil {
+			return err
+		}
+		if err := t.rates(ctx); err != nil {
+			return err
+		}
+		if err := t.changes(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rates measures calls per second with as many callers as the anchors have, and with more.
+func (t *trial) rates(ctx context.Context) error {
+	a := anchorOf(t.targets, t.lbsN)
+	for _, callers := range []int{8, 64} {
+		for _, change := range []bool{true, false} {
+			what, than := "refreshes", a.refresh
+			if change {
+				what, than = "Register that changes something", a.register
+			}
+			r, err := call[ProbeReply](ctx, t.fleet, "Fleet.Probe", ProbeArgs{
+				Count: t.targets, Callers: callers, For: pick(t.world, 1500*time.Millisecond, 500*time.Millisecond), Change: change,
+			})
+			if err != nil {
+				return err
+			}
+			t.report.figure(what, fmt.Sprintf("%s, %d callers", t.setup(), callers), "calls/s", r.perSecond(), latency(r),
+				bound{label: "1.2", p50: than, more: true})
+		}
+	}
+	return nil
+}
+
+// changes measures how long a change of status takes to the last load balancer that watches the stream, which is all of them.
+func (t *trial) changes(ctx context.Context) error {
+	if _, err := call[None](ctx, t.lbs, "Legacy.Quiet", 200*time.Millisecond); err != nil {
+		return err
+	}
+	if _, err := call[Volume](ctx, t.lbs, "Legacy.Volume", None{}); err != nil {
+		return err
+	}
+	events := pick(t.world, 60, 10)
+	var last []time.Duration
+	size := 0
+	for range events / 2 {
+		number := rand.IntN(t.targets)
+		for range 2 {
+			c, err := call[Call](ctx, t.fleet, "Fleet.Flip", number)
+			if err != nil {
+				return err
+			}
+			list, err := call[ListReply](ctx, t.lbs, "Legacy.List", ListArgs{Stream: number % legacyStreams, Since: c.Sent})
+			if err != nil {
+				return err
+			}
+			last = append(last, time.Duration(slices.Max(list.At)-c.Sent))
+			size = max(size, list.Size)
+			wait(ctx, rand.N(20*time.Millisecond))
+		}
+	}
+	v, err := call[Volume](ctx, t.lbs, "Legacy.Volume", None{})
+	if err != nil {
+		return err
+	}
+	a := anchorOf(t.targets, t.lbsN)
+	t.report.times("status change -> list at the last 1.x LB", t.setup(), last, bound{label: "1.2", p50: a.change[0], p99: a.change[1]})
+	perLB := float64(v.Bytes) / float64(events*t.lbsN)
+	t.report.figure("bytes to every 1.x LB for one change", t.setup(), "bytes", perLB,
+		fmt.Sprintf("%s lists to each LB for one change", number(float64(v.Lists)/float64(events*t.lbsN))),
+		bound{label: "1.2", p50: a.bytes})
+	return nil
+}
+
+// legacyStorms plays the storms of the anchors: a thousand targets, each on a connection of its own, open at once and expire at
+// once, with 100 load balancers that are sent whole lists.
+func legacyStorms(ctx context.Context, w *world, kubeconfig string) error {
+	const targets, timeout = 1000, 15 * time.Second
+	t, stop, err := newTrial(ctx, w, kubeconfig, targets, 0, "--entry-timeout="+timeout.String())
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := t.connect(ctx, 100); err != nil {
+		return err
+	}
+	r, err := call[OpenReply](ctx, t.fleet, "Fleet.Open", OpenArgs{Count: targets})
+	if err != nil {
+		return err
+	}
+	t.stormRow(r, t.setup(), fmt.Sprintf("1.2: %d of 1,000 open after 180 s", anchorOpened))
+	// Nobody refreshes from here on, except the callers of the probe, who register 100 of the targets again and again.
+	const alive = 100
+	p, err := call[ProbeReply](ctx, t.fleet, "Fleet.Probe", ProbeArgs{
+		First: targets - alive, Count: alive, Callers: 8, For: timeout + 5*time.Second, Change: true, Pause: 5 * time.Millisecond,
+	})
+	if err != nil {
+		return err
+	}
+	t.report.times(fmt.Sprintf("%d expire at once: Register meanwhile (max)", targets-alive), t.setup()+", 8 callers", p.Each)
+	t.report.figure(fmt.Sprintf("%d expire at once: longest Register", targets-alive), t.setup()+", 8 callers", "s",
+		slices.Max(p.Each).Seconds(), "", bound{label: "1.2", p50: anchorExpiry.Seconds()})
+	return nil
+}
+
+// stormRow reports how an opening storm went.
+func (w *world) stormRow(r OpenReply, setup, note string) {
+	if r.Failure != "" {
+		note += "; a failed try: " + r.Failure
+	}
+	w.report.figure("all open at once: until all are open", setup, "s", r.Took.Seconds(),
+		fmt.Sprintf("%s open after %s tries; %s", group(fmt.Sprint(r.Opened)), group(fmt.Sprint(r.Tries)), note))
+	w.report.times("all open at once: each", setup, r.Each)
+}
