@@ -40,6 +40,8 @@ type Caller struct {
 	Mode Mode
 	// Addr is the source address, unmapped; invalid where the transport has none, as a unix socket.
 	Addr netip.Addr
+	// Identity is what the transport proves.
+	Identity
 }
 
 // Local tells whether the call comes from this very host or pod, as through kubectl port-forward.

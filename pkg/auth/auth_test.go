@@ -30,13 +30,13 @@ func TestSpeaksFor(t *testing.T) {
 		shared bool
 		denied string
 	}{
-		"its own address":         {Caller{PeerAddress, a}, []netip.Addr{b, a}, false, ""},
-		"another address":         {Caller{PeerAddress, a}, []netip.Addr{b}, false, "comes from 10.0.0.1"},
-		"a pod without addresses": {Caller{PeerAddress, a}, nil, false, "comes from 10.0.0.1"},
-		"a shared address (D4)":   {Caller{PeerAddress, a}, []netip.Addr{a}, true, "another pod bears the address 10.0.0.1"},
+		"its own address":         {Caller{Mode: PeerAddress, Addr: a}, []netip.Addr{b, a}, false, ""},
+		"another address":         {Caller{Mode: PeerAddress, Addr: a}, []netip.Addr{b}, false, "comes from 10.0.0.1"},
+		"a pod without addresses": {Caller{Mode: PeerAddress, Addr: a}, nil, false, "comes from 10.0.0.1"},
+		"a shared address (D4)":   {Caller{Mode: PeerAddress, Addr: a}, []netip.Addr{a}, true, "another pod bears the address 10.0.0.1"},
 		"no address at all":       {Caller{Mode: PeerAddress}, []netip.Addr{a}, false, "not an address of that pod"},
 		"nobody":                  {Caller{}, []netip.Addr{a}, false, "not an address of that pod"},
-		"everybody is believed":   {Caller{None, a}, []netip.Addr{b}, true, ""},
+		"everybody is believed":   {Caller{Mode: None, Addr: a}, []netip.Addr{b}, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tt.caller.SpeaksFor(tt.addrs, tt.shared)
@@ -48,8 +48,8 @@ func TestSpeaksFor(t *testing.T) {
 			require.ErrorContains(t, err, tt.denied)
 		})
 	}
-	require.NoError(t, Caller{PeerAddress, a}.SpeaksForAddress(a))
-	require.ErrorIs(t, Caller{PeerAddress, a}.SpeaksForAddress(b), ErrDenied)
+	require.NoError(t, Caller{Mode: PeerAddress, Addr: a}.SpeaksForAddress(a))
+	require.ErrorIs(t, Caller{Mode: PeerAddress, Addr: a}.SpeaksForAddress(b), ErrDenied)
 }
 
 func TestLocal(t *testing.T) {
@@ -60,6 +60,6 @@ func TestLocal(t *testing.T) {
 }
 
 func TestContext(t *testing.T) {
-	require.Equal(t, Caller{PeerAddress, a}, From(With(t.Context(), Caller{PeerAddress, a})))
+	require.Equal(t, Caller{Mode: PeerAddress, Addr: a}, From(With(t.Context(), Caller{Mode: PeerAddress, Addr: a})))
 	require.Equal(t, Caller{}, From(t.Context()))
 }

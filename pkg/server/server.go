@@ -176,22 +176,25 @@ func (s *Server) end(ctx context.Context, method string, c auth.Caller, start ti
 	code := status.Code(st)
 	s.cfg.Observer.Called(method, code.String(), time.Since(start))
 	if err != nil {
-		s.cfg.Log.Log(ctx, levelOf(code), "call failed",
-			"method", method, "peer", c.Addr, "code", code.String(), "error", err)
+		attrs := []any{"method", method, "peer", c.Addr, "code", code.String(), "error", err}
+		if !c.SPIFFEID.IsZero() {
+			attrs = append(attrs, "spiffe_id", c.SPIFFEID.String())
+		}
+		s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...)
 	}
 	return st
 }
 
 // caller finds out who calls.
 func (s *Server) caller(ctx context.Context) auth.Caller {
-	return auth.Caller{Mode: s.cfg.Auth, Addr: peerAddr(ctx)}
+	c := auth.Caller{Mode: s.cfg.Auth}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Addr, c.Identity = peerAddr(p), auth.IdentityOf(p.AuthInfo)
+	}
+	return c
 }
 
-func peerAddr(ctx context.Context) netip.Addr {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return netip.Addr{}
-	}
+func peerAddr(p *peer.Peer) netip.Addr {
 	tcp, ok := p.Addr.(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}

@@ -1,0 +1,129 @@
+package auth
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"google.golang.org/grpc/credentials"
+)
+
+// ServiceAccount is one of Kubernetes.
+type ServiceAccount struct{ Namespace, Name string }
+
+// String is namespace/name, and empty for none.
+func (a ServiceAccount) String() string {
+	if a == (ServiceAccount{}) {
+		return ""
+	}
+	return a.Namespace + "/" + a.Name
+}
+
+// accountOf reads the form in which SPIRE names a ServiceAccount: /ns/NAMESPACE/sa/NAME.
+func accountOf(id spiffeid.ID) ServiceAccount {
+	p := strings.Split(id.Path(), "/")
+	if len(p) != 5 || p[1] != "ns" || p[3] != "sa" {
+		return ServiceAccount{}
+	}
+	return ServiceAccount{Namespace: p[2], Name: p[4]}
+}
+
+// Identity is what a connection proves about its client.
+type Identity struct {
+	// SPIFFEID is zero where the transport proves none.
+	SPIFFEID spiffeid.ID
+	// Account is set where the SPIFFE ID names a ServiceAccount of this process's own trust domain: in another one the same
+	// path means somebody else.
+	Account ServiceAccount
+}
+
+// IdentityOf is what the connection proves.
+func IdentityOf(info credentials.AuthInfo) Identity {
+	if i, ok := info.(identified); ok {
+		return i.identity
+	}
+	return Identity{}
+}
+
+// identified implements credentials.AuthInfo.
+type identified struct {
+	credentials.TLSInfo
+	identity Identity
+}
+
+// Server are the credentials of a server: mTLS, in which any client with an SVID that the trust bundles verify is let in, as
+// in Meridio 1.x. New connections use what the workload API said last.
+func (s *SPIFFE) Server() credentials.TransportCredentials {
+	cfg := tlsconfig.MTLSServerConfig(s, s, tlsconfig.AuthorizeAny())
+	// A resumed session would not be verified again, though the bundle or the client's SVID may have gone since.
+	cfg.SessionTicketsDisabled = true
+	return &serverCredentials{TransportCredentials: credentials.NewTLS(cfg), spiffe: s}
+}
+
+// Client are the credentials for dialling a server that has such too, as Meridio 1.x does: any verified SVID will do.
+func (s *SPIFFE) Client() credentials.TransportCredentials {
+	return credentials.NewTLS(tlsconfig.MTLSClientConfig(s, s, tlsconfig.AuthorizeAny()))
+}
+
+// serverCredentials adds who the client is, and says who was refused.
+type serverCredentials struct {
+	credentials.TransportCredentials
+	spiffe *SPIFFE
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c *serverCredentials) Clone() credentials.TransportCredentials {
+	return &serverCredentials{TransportCredentials: c.TransportCredentials.Clone(), spiffe: c.spiffe}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		c.spiffe.refuse(raw.RemoteAddr(), err)
+		return nil, nil, err //nolint:wrapcheck // gRPC compares it
+	}
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if !ok {
+		return conn, info, nil
+	}
+	identity, err := c.spiffe.identify(tlsInfo.State)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, identified{TLSInfo: tlsInfo, identity: identity}, nil
+}
+
+// identify reads the SPIFFE ID of a client that has been verified.
+func (s *SPIFFE) identify(st tls.ConnectionState) (Identity, error) {
+	if len(st.PeerCertificates) == 0 || len(st.PeerCertificates[0].URIs) == 0 {
+		return Identity{}, errors.New("the client has no SPIFFE ID")
+	}
+	id, err := spiffeid.FromURI(st.PeerCertificates[0].URIs[0])
+	if err != nil {
+		return Identity{}, fmt.Errorf("reading the SPIFFE ID of the client: %w", err)
+	}
+	identity := Identity{SPIFFEID: id}
+	if id.MemberOf(s.ID().TrustDomain()) {
+		identity.Account = accountOf(id)
+	}
+	return identity, nil
+}
+
+// refuse counts a client that was refused, and logs some of many. One that went before it said anything, as a TCP probe does,
+// was not refused.
+func (s *SPIFFE) refuse(addr net.Addr, err error) {
+	if errors.Is(err, io.EOF) {
+		return
+	}
+	if s.cfg.Refused != nil {
+		s.cfg.Refused()
+	}
+	s.refused.Do(func() { s.cfg.Log.Info("a client was refused", "peer", addr.String(), "error", err) })
+}
