@@ -73,7 +73,7 @@ func TestDamagedWhileOpen(t *testing.T) {
 // TestDamagedRow // P20: one row that makes no sense costs that row only.
 func TestDamagedRow(t *testing.T) {
 	path := filled(t, 3)
-	db, err := sql.Open("sqlite", dsn(path))
+	db, err := sql.Open("sqlite", DSN(path))
 	require.NoError(t, err)
 	_, err = db.Exec(`UPDATE entries SET context = '{"identif' WHERE id = 2`)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestDamagedRow(t *testing.T) {
 // TestMeridio1 // a 1.x registry is left as it is, to the byte
 func TestMeridio1(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registry.db")
-	db, err := sql.Open("sqlite", dsn(path))
+	db, err := sql.Open("sqlite", DSN(path))
 	require.NoError(t, err)
 	for _, table := range []string{"trenches", "conduits", "streams", "targets"} {
 		_, err = db.Exec(fmt.Sprintf("CREATE TABLE %s (name text, PRIMARY KEY (name))", table))
@@ -145,7 +145,7 @@ func TestFilePermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o750), dir.Mode().Perm())
 	names := glob(t, filepath.Join(filepath.Dir(filepath.Dir(path)), "*", "*"))
-	require.Len(t, names, 3)
+	require.Len(t, names, 4, "the file, its log, shared memory and lock")
 	for _, name := range names {
 		info, err := os.Stat(name)
 		require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestUnusablePath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := Open(t.Context(), Config{Path: filepath.Join(file, "registry.db")})
-	require.ErrorContains(t, err, "creating the directory")
+	require.ErrorContains(t, err, "not a directory")
 }
 
 func TestClosed(t *testing.T) {

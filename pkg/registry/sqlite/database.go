@@ -25,7 +25,7 @@ const settings = "?_pragma=busy_timeout(5000)&_pragma=synchronous(FULL)"
 
 // open opens the file, checks it and brings its schema up to date. The error is a damage where the file is no good.
 func open(ctx context.Context, path string) (*database, error) {
-	db, err := sql.Open("sqlite", dsn(path)+settings)
+	db, err := sql.Open("sqlite", DSN(path)+settings)
 	if err != nil {
 		return nil, err
 	}

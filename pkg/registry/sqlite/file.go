@@ -22,16 +22,62 @@ type damage struct{ reason string }
 
 func (d damage) Error() string { return d.reason }
 
-// create makes the file and its directory where they are missing, readable for nobody else.
-func create(path string) error {
+// makeDir makes the directory of the file where it is missing, readable for no others.
+func makeDir(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("creating the directory of the registry file: %w", err)
 	}
+	return nil
+}
+
+// create makes the file where it is missing, readable for nobody else.
+func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("creating the registry file: %w", err)
 	}
 	return f.Close()
+}
+
+// Kind says whose a file is.
+type Kind int
+
+// The kinds of files.
+const (
+	// Free is a file that is missing or empty.
+	Free Kind = iota
+	// Own is a registry of this NSP, damaged or not.
+	Own
+	// Meridio1 is the registry of a Meridio 1.x NSP.
+	Meridio1
+	// Foreign is anything else: it belongs to another program, or is too damaged to say.
+	Foreign
+)
+
+// Inspect looks whose file it is, without touching it; why is the reason for Foreign. The error is that of looking.
+func Inspect(ctx context.Context, path string) (k Kind, why string, err error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Free, "", nil
+	}
+	if err != nil {
+		return Foreign, "", fmt.Errorf("looking at the registry file: %w", err)
+	}
+	err = inspect(ctx, path)
+	d, damaged := errors.AsType[damage](err)
+	switch {
+	case errors.Is(err, ErrForeign):
+		return Meridio1, "", nil
+	case damaged && exists(path+lockSuffix): // nobody else makes that
+		return Own, "", nil
+	case damaged:
+		return Foreign, d.reason, nil
+	case err != nil:
+		return Foreign, "", fmt.Errorf("looking at the registry file %s: %w", path, err)
+	case info.Size() == 0:
+		return Free, "", nil
+	}
+	return Own, "", nil
 }
 
 // inspect looks whose file it is, without touching it. The error is a damage where it is of no use to anybody.
@@ -65,10 +111,25 @@ func inspect(ctx context.Context, path string) error {
 	return damage{"it is a SQLite file of another program"}
 }
 
-// isMeridio1 says whether the database has the tables of a Meridio 1.x NSP. It opens the file such that SQLite neither
-// writes to it nor makes files beside it.
+// isMeridio1 says whether the database has the tables of a Meridio 1.x NSP. SQLite neither writes to the file nor makes files
+// beside it: where it would have to, because a log is left over, it gets a copy.
 func isMeridio1(ctx context.Context, path string) (bool, error) {
-	db, err := sql.Open("sqlite", dsn(path)+"?mode=ro&immutable=1")
+	if exists(path+"-wal") || exists(path+"-journal") {
+		dir, err := os.MkdirTemp("", "nsp-registry-")
+		if err != nil {
+			return false, err
+		}
+		defer os.RemoveAll(dir)
+		if path, err = Snapshot(path, dir); err != nil {
+			return false, err
+		}
+		return hasTables(ctx, DSN(path))
+	}
+	return hasTables(ctx, DSN(path)+"?mode=ro&immutable=1")
+}
+
+func hasTables(ctx context.Context, dsn string) (bool, error) {
+	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return false, err
 	}
@@ -99,7 +160,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// dsn is the path as a URI, so that no character in it means anything else.
-func dsn(path string) string {
+// DSN is the path as SQLite's driver wants it: a URI, so that no character in it means anything else.
+func DSN(path string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath()
 }

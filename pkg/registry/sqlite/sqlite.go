@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -19,34 +20,56 @@ var errClosed = errors.New("the registry file is closed")
 type Config struct {
 	// Path of the file; it and its directory are created where missing.
 	Path string
+	// Strict makes a damaged file an error, where otherwise it is moved aside and a new one begun.
+	Strict bool
 	// Log may be nil.
 	Log *slog.Logger
 }
 
 // Store is a registry.Store in a file.
 type Store struct {
-	path string
-	log  *slog.Logger
+	path   string
+	strict bool
+	log    *slog.Logger
+	lock   *lock
 	// db is nil after a damaged file could not be replaced; the next Write tries again.
 	db     *database
 	closed bool
 }
 
-// Open opens the file or makes it. The error wraps ErrForeign where the file belongs to a Meridio 1.x NSP; a damaged file
-// is no error.
+// Open opens the file or makes it. The error wraps ErrForeign where the file belongs to a Meridio 1.x NSP, and ErrInUse where
+// another process has it open; a damaged file is no error.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	path, err := filepath.Abs(cfg.Path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the registry file: %w", err)
 	}
-	s := &Store{path: path, log: cfg.Log}
+	s := &Store{path: path, strict: cfg.Strict, log: cfg.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.open(ctx); err != nil {
+	if err := s.begin(ctx); err != nil {
 		return nil, fmt.Errorf("opening the registry file %s: %w", path, err)
 	}
 	return s, nil
+}
+
+// begin locks the file and opens it. One that is not ours is not even locked: nothing is to appear beside it.
+func (s *Store) begin(ctx context.Context) error {
+	err := inspect(ctx, s.path)
+	if _, damaged := errors.AsType[damage](err); err != nil && !damaged && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeDir(s.path); err != nil {
+		return err
+	}
+	if s.lock, err = acquire(s.path); err != nil {
+		return err
+	}
+	if err = s.open(ctx); err != nil {
+		s.lock.release()
+	}
+	return err
 }
 
 // open opens the file; one that is damaged is replaced.
@@ -74,6 +97,9 @@ func (s *Store) tryOpen(ctx context.Context) error {
 
 // replace moves the file aside and begins a new one.
 func (s *Store) replace(ctx context.Context, why damage) error {
+	if s.strict {
+		return fmt.Errorf("it is damaged: %w", why)
+	}
 	if s.db != nil {
 		_ = s.db.close() // whatever it says, the file is given up
 		s.db = nil
@@ -131,7 +157,11 @@ func (s *Store) Load(ctx context.Context) (registry.Saved, error) {
 
 // Close implements registry.Store.
 func (s *Store) Close() error {
+	if s.closed {
+		return nil
+	}
 	s.closed = true
+	defer s.lock.release()
 	if s.db == nil {
 		return nil
 	}
