@@ -82,9 +82,9 @@ type balancer struct {
 
 // snapshot is what a load balancer got at once.
 type snapshot struct {
-	at             int64
-	size, active   int
-	stale, partial bool
+	at           int64
+	size, active int
+	stale        bool
 }
 
 // BalancersArgs say how many there shall be.
@@ -151,7 +151,7 @@ func (lb *balancer) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // nothing depends on it
+	defer conn.Close()
 	stream, err := targetpoolv1.NewTargetFeedClient(conn).Watch(ctx, &targetpoolv1.TargetFeedWatchRequest{
 		Conduit: &targetpoolv1.Conduit{Trench: trench, Name: conduit},
 	})

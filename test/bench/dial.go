@@ -72,7 +72,7 @@ func (d dial) open(options ...grpc.DialOption) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 20 * time.Second}),
 		grpc.WithDisableServiceConfig(),
 		// Ten thousand clients in one process.
-		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10),
 	}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dialling %s: %w", d.Address, err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
@@ -192,28 +193,13 @@ func (m *member) openStubbornly(ctx context.Context) (tries int, last error) {
 }
 
 // Leave unregisters all that are open.
-func (f *Fleet) Leave(_ None, left *int) error {
-	var leaving sync.WaitGroup
-	var failed atomic.Pointer[error]
-	slots := make(chan struct{}, 64)
-	for _, m := range f.members {
-		if !m.isOpen() {
-			continue
+func (f *Fleet) Leave(None, *None) error {
+	return f.each(func(m *member) error {
+		if m.isOpen() {
+			return m.unregister(f.ctx)
 		}
-		*left++
-		slots <- struct{}{}
-		leaving.Go(func() {
-			defer func() { <-slots }()
-			if err := m.unregister(f.ctx); err != nil {
-				failed.Store(&err)
-			}
-		})
-	}
-	leaving.Wait()
-	if err := failed.Load(); err != nil {
-		return *err
-	}
-	return nil
+		return nil
+	})
 }
 
 // Refresh has every open member refresh once per period, one after the other, until the fleet is closed.
@@ -312,15 +298,23 @@ func (f *Fleet) Flip(number int, c *Call) error {
 
 // Settle registers every open member ENABLED that is not.
 func (f *Fleet) Settle(None, *None) error {
-	for _, m := range f.members {
+	return f.each(func(m *member) error {
 		m.mu.Lock()
 		off := m.opened && m.status != nspv1.Target_ENABLED
 		m.mu.Unlock()
 		if off {
-			if err := m.flip(f.ctx); err != nil {
-				return err
-			}
+			return m.flip(f.ctx)
 		}
+		return nil
+	})
+}
+
+// each does something for all members, 64 at a time, and returns one of the errors.
+func (f *Fleet) each(do func(*member) error) error {
+	var group errgroup.Group
+	group.SetLimit(64)
+	for _, m := range f.members {
+		group.Go(func() error { return do(m) })
 	}
-	return nil
+	return group.Wait()
 }

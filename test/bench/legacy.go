@@ -13,21 +13,6 @@ const legacyStreams = 10
 
 const legacyNamespace = "bench-legacy"
 
-// legacy plays a trench of Meridio 1.x: no pools, load balancers that are sent whole lists, plaintext. It is what the anchors
-// were measured with, so here the two stand side by side.
-func legacy(ctx context.Context, w *world) error {
-	kubeconfig, err := w.namespace(ctx, legacyNamespace, legacyStreams, 2000)
-	if err != nil {
-		return err
-	}
-	for _, targets := range pick(w, []int{100, 1000, 5000, 10000}, []int{100, 1000}) {
-		if err := legacyOf(ctx, w, kubeconfig, targets); err != nil {
-			return fmt.Errorf("with %d targets: %w", targets, err)
-		}
-	}
-	return legacyStorms(ctx, w, kubeconfig)
-}
-
 // trial is a namespace process with targets and load balancers of Meridio 1.x.
 type trial struct {
 	*world
@@ -41,7 +26,11 @@ func (t *trial) setup() string {
 }
 
 // newTrial starts one. The fleet has its targets open unless they are to be opened at once.
-func newTrial(ctx context.Context, w *world, kubeconfig string, targets, connections int, args ...string) (*trial, func(), error) {
+func newTrial(ctx context.Context, w *world, targets, connections int, args ...string) (*trial, func(), error) {
+	kubeconfig, err := w.namespace(ctx, legacyNamespace, legacyStreams, 2000)
+	if err != nil {
+		return nil, nil, err
+	}
 	nsp, err := w.startNSP(ctx, legacyNamespace, kubeconfig, false, args...)
 	if err != nil {
 		return nil, nil, err
@@ -73,8 +62,10 @@ func (t *trial) connect(ctx context.Context, n int) error {
 	return err
 }
 
-func legacyOf(ctx context.Context, w *world, kubeconfig string, targets int) error {
-	t, stop, err := newTrial(ctx, w, kubeconfig, targets, min(64, targets))
+// legacy plays a trench of Meridio 1.x: no pools, load balancers that are sent whole lists, plaintext. It is what the anchors
+// were measured with, so here the two stand side by side.
+func legacy(ctx context.Context, w *world, targets int) error {
+	t, stop, err := newTrial(ctx, w, targets, min(64, targets))
 	if err != nil {
 		return err
 	}
@@ -167,9 +158,9 @@ func (t *trial) changes(ctx context.Context) error {
 
 // legacyStorms plays the storms of the anchors: a thousand targets, each on a connection of its own, open at once and expire at
 // once, with 100 load balancers that are sent whole lists.
-func legacyStorms(ctx context.Context, w *world, kubeconfig string) error {
+func legacyStorms(ctx context.Context, w *world) error {
 	const targets, timeout = 1000, 15 * time.Second
-	t, stop, err := newTrial(ctx, w, kubeconfig, targets, 0, "--entry-timeout="+timeout.String())
+	t, stop, err := newTrial(ctx, w, targets, 0, "--entry-timeout="+timeout.String())
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -26,11 +27,33 @@ type suite struct {
 	run         func(context.Context, *world) error
 }
 
-var suites = []suite{
-	{"pods", "real pods: status patch to slice event to delta, beside the same with the fast path off", pods},
-	{"feed", "slice event to delta at up to 100 load balancers, bytes, who is woken, registrations, restart", feed},
-	{"legacy", "load balancers of Meridio 1.x: full lists to each; Register and refresh rates; storms", legacy},
-	{"tapas", "one connection per TAPA: memory, all open at once, all expire at once, restart under load", tapas},
+// suites are all that there are; short ones are smaller.
+func suites(short bool) []suite {
+	out := []suite{{"pods", "real pods, status patch to slice event to delta, beside the same with the fast path off", pods}}
+	sizes, most, legacySizes := []int{100, 1000, 10000}, 10000, []int{100, 1000, 5000, 10000}
+	if short {
+		sizes, most, legacySizes = []int{100, 1000}, 1000, []int{100, 1000}
+	}
+	for _, n := range sizes {
+		out = append(out, suite{
+			"feed-" + strconv.Itoa(n), group(strconv.Itoa(n)) + " members: slice event to delta, bytes, who is woken",
+			func(ctx context.Context, w *world) error { return feed(ctx, w, n, n == most) },
+		})
+	}
+	for _, n := range legacySizes {
+		out = append(out, suite{
+			"legacy-" + strconv.Itoa(n), group(strconv.Itoa(n)) + " targets of Meridio 1.x: Register, refresh, full lists to each load balancer",
+			func(ctx context.Context, w *world) error { return legacy(ctx, w, n) },
+		})
+	}
+	return append(out,
+		suite{"legacy-storms", "1,000 targets of Meridio 1.x open at once and expire at once", legacyStorms},
+		suite{"tapas-plaintext", "a connection for each TAPA: memory, all open at once", func(ctx context.Context, w *world) error {
+			return tapas(ctx, w, most, false)
+		}},
+		suite{"tapas-mtls", "the same with mTLS; 1,000 expire at once; restart under load", func(ctx context.Context, w *world) error {
+			return tapas(ctx, w, most, true)
+		}})
 }
 
 func main() {
@@ -80,8 +103,8 @@ func parse(args []string) (options, error) {
 // bench runs the suites that are asked for and prints what they found, also where one failed.
 func bench(ctx context.Context, o options) error {
 	if o.list {
-		for _, s := range suites {
-			fmt.Printf("%-8s %s\n", s.name, s.about)
+		for _, s := range suites(o.short) {
+			fmt.Printf("%-16s %s\n", s.name, s.about)
 		}
 		return nil
 	}
@@ -95,7 +118,7 @@ func bench(ctx context.Context, o options) error {
 	}
 	defer w.close()
 	var failed error
-	for _, s := range suites {
+	for _, s := range suites(o.short) {
 		if !o.run.MatchString(s.name) || ctx.Err() != nil {
 			continue
 		}

@@ -32,7 +32,7 @@ func startPeer(ctx context.Context, dir, name string) (*peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for a client process: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // one connection is all
+	defer l.Close()
 	if err := l.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return nil, err
 	}

@@ -7,24 +7,12 @@ import (
 	"time"
 )
 
-// tapas gives every TAPA a connection of its own.
-func tapas(ctx context.Context, w *world) error {
-	size := pick(w, 10000, 1000)
-	if err := crowd(ctx, w, size, false); err != nil {
-		return fmt.Errorf("plaintext: %w", err)
-	}
-	if err := crowd(ctx, w, size, true); err != nil {
-		return fmt.Errorf("mTLS: %w", err)
-	}
-	return nil
-}
-
 // crowdTimeout is shorter than the default of a minute, so that an expiry is not waited for that long; refreshes come twice as
 // often as by default.
 const crowdTimeout = 30 * time.Second
 
-// crowd measures one transport: memory, then the storms.
-func crowd(ctx context.Context, w *world, size int, tls bool) error {
+// tapas gives every TAPA a connection of its own and measures memory, then the storms.
+func tapas(ctx context.Context, w *world, size int, tls bool) error {
 	s, stop, err := w.scene(ctx, size, tls, "--entry-timeout="+crowdTimeout.String())
 	if err != nil {
 		return err
@@ -96,7 +84,7 @@ func (s *scene) stampede(ctx context.Context) error {
 		if count == s.farm.size {
 			break
 		}
-		if _, err := call[int](ctx, s.fleet, "Fleet.Leave", None{}); err != nil {
+		if _, err := call[None](ctx, s.fleet, "Fleet.Leave", None{}); err != nil {
 			return err
 		}
 	}
