@@ -17,7 +17,7 @@ func (p *player) check(t require.TestingT) {
 	p.s.commit(&p.out)
 	p.world.commit()
 	got := map[uint64]*Row{}
-	for _, r := range p.s.targets(Filter{}) {
+	for _, r := range p.out.lists.Targets(Filter{}) {
 		got[r.Entry.ID] = r
 	}
 	require.Len(t, got, len(p.world.rows))
@@ -56,7 +56,7 @@ func (p *player) checkNothingKept(t require.TestingT) {
 	require.Empty(t, p.s.dirty)
 	require.Empty(t, p.s.dirtyWorkloads)
 	for k, st := range p.s.streams {
-		require.True(t, st.rows.Len() > 0 || len(st.pools) > 0, "stream %s is kept for nothing", k)
+		require.True(t, st.rows > 0 || len(st.pools) > 0, "stream %s is kept for nothing", k)
 		require.Equal(t, p.counts(k), st.counts)
 	}
 	for _, r := range p.s.records {

@@ -74,8 +74,8 @@ type input struct {
 
 // New makes an engine over the registrations that were stored.
 func New(cfg Config, entries []*registry.Entry) *Engine {
-	e := &Engine{out: newOutputs(), wake: make(chan struct{}, 1)}
-	e.state = newState(&cfg)
+	e := &Engine{state: newState(&cfg), wake: make(chan struct{}, 1)}
+	e.out = newOutputs(e.state)
 	e.state.load(entries)
 	return e
 }
@@ -116,6 +116,11 @@ func (e *Engine) Stale() bool { return e.stale.Load() }
 // Feed is the topic of a conduit.
 func (e *Engine) Feed(ctx context.Context, c stream.Conduit) (*Topic, error) {
 	return ask(ctx, e, func() *Topic { return e.state.topic(&e.out, c) })
+}
+
+// Scope is the topic of all registrations of one trench, of every type.
+func (e *Engine) Scope(ctx context.Context, trench string) (*Topic, error) {
+	return e.Feed(ctx, scopeTopic(e.state.cfg.Namespace, trench))
 }
 
 // List watches the registrations that a filter selects. The first value reflects every registration acknowledged before. The
@@ -279,5 +284,5 @@ func (e *Engine) Pools(ctx context.Context, namespace string) ([]PoolDetail, err
 // Targets are all registrations that a filter covers, whatever their type and status, in the order in which they were first
 // stored.
 func (e *Engine) Targets(ctx context.Context, f Filter) ([]*Row, error) {
-	return ask(ctx, e, func() []*Row { return e.state.targets(f) })
+	return ask(ctx, e, func() []*Row { return e.out.lists.Targets(f) })
 }

@@ -46,7 +46,8 @@ func (p *player) start() {
 		Namespace: own, Namespaces: []string{own, "app"}, Permit: p.permitNow(),
 		WantConfig: func(trench string) { p.want[trench]++ }, Remember: p.book.remember,
 	}
-	p.s, p.out = newState(cfg), newOutputs()
+	p.s = newState(cfg)
+	p.out = newOutputs(p.s)
 	p.s.load(p.book.all())
 	p.receivers = nil
 	for range 6 {

@@ -120,7 +120,8 @@ func (n *nsp) start(edits ...func(*Config)) {
 	for _, edit := range edits {
 		edit(cfg)
 	}
-	n.s, n.out = newState(cfg), newOutputs()
+	n.s = newState(cfg)
+	n.out = newOutputs(n.s)
 	n.s.load(n.book.all())
 	n.s.commit(&n.out)
 }

@@ -1,11 +1,6 @@
 package engine
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/nordix/meridio-nsp/pkg/pool"
-)
+import "github.com/nordix/meridio-nsp/pkg/pool"
 
 // PoolDetail is a pool with its members, for people.
 type PoolDetail struct {
@@ -47,17 +42,4 @@ func (o *outputs) watchesFor(m *pool.Member) bool {
 		}
 	}
 	return false
-}
-
-func (s *state) targets(f Filter) (out []*Row) {
-	for _, t := range slices.Sorted(maps.Keys(s.rows)) {
-		f.Type = t
-		s.rows[t].Scan(func(_ uint64, r *Row) bool {
-			if f.covers(r.Entry) {
-				out = append(out, r)
-			}
-			return true
-		})
-	}
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"maps"
+	"slices"
 
 	"github.com/tidwall/btree"
 
@@ -37,7 +38,7 @@ func (f Filter) shows(r *Row) bool {
 	switch {
 	case f.Status == registry.Any:
 		return true
-	case f.Status == registry.Enabled && f.Type == registry.Default:
+	case f.Active():
 		return r.State == Active || r.State == Draining
 	default:
 		return r.Entry.Status == f.Status
@@ -51,11 +52,17 @@ func (f Filter) covers(e *registry.Entry) bool {
 
 func matches(want, have string) bool { return want == "" || want == have }
 
+// Active tells whether the filter asks for active targets, which depend on the pools and on the configuration.
+func (f Filter) Active() bool { return f.Type == registry.Default && f.Status == registry.Enabled }
+
+// trench is the one whose registrations are shown, or empty for all.
+func (f Filter) trench() string { return cmp.Or(f.Trench, f.Scope) }
+
 // List is the answer to a filter at one revision, in the order in which the registrations were first stored. It is
 // immutable and shared by all watchers of the filter.
 type List struct {
 	filter Filter
-	rows   *btree.Map[uint64, *Row]
+	rows   *rowTree
 
 	// Wire is the encoded response, made when the first watcher needs it.
 	Wire feed.Encoded
@@ -70,17 +77,105 @@ func (l *List) Rows() iter.Seq[*Row] {
 	}
 }
 
-// concerned adds the watched filters whose answer the change of a row alters.
-func (o *outputs) concerned(last, now *Row, filters map[Filter]bool) {
+// rowTree has rows by ID: the order in which keys were first stored.
+type rowTree = btree.Map[uint64, *Row]
+
+// Lists keeps rows and answers filters from them. One goroutine at a time may use it; the watchers that it hands out are
+// independent of that.
+type Lists struct {
+	// answers tells whether what a filter depends on has been read.
+	answers func(Filter) bool
+	board   *feed.Board[Filter, *List]
+	// wild are the watched filters that cannot be found from a row; those that nobody watches any more go when it has grown to
+	// wildLimit.
+	wild      map[Filter]bool
+	wildLimit int
+	rows      map[registry.Type]*rowTree
+	// streams has the rows of type Default once more. All are of one namespace, which is left out.
+	streams map[stream.Key]*rowTree
+	// changed are the watched filters whose answer is not that of the board.
+	changed map[Filter]bool
+}
+
+// NewLists makes lists without rows. A filter is answered only while answers says so, and then at the next Publish that
+// concerns it or at Open.
+func NewLists(answers func(Filter) bool) *Lists {
+	return &Lists{
+		answers: answers,
+		board:   feed.NewBoard[Filter](func(a, b *List) bool { return a == b }),
+		wild:    make(map[Filter]bool),
+		rows:    make(map[registry.Type]*rowTree),
+		streams: make(map[stream.Key]*rowTree),
+		changed: make(map[Filter]bool),
+	}
+}
+
+// Note takes the change of a row in, of which last or now may be nil. Watchers hear of it at the next Publish.
+func (l *Lists) Note(last, now *Row) {
+	if last != nil && (now == nil || now.Entry.ID != last.Entry.ID) {
+		l.remove(last)
+	}
+	if now != nil {
+		l.store(now)
+	}
+	if last == nil || now == nil || !last.sameLegacy(now) || last.State != now.State {
+		l.concern(last, now)
+	}
+}
+
+func (l *Lists) store(r *Row) {
+	treeOf(l.rows, r.Entry.Type).Set(r.Entry.ID, r)
+	if r.Entry.Type == registry.Default {
+		treeOf(l.streams, unspaced(r.Entry.Stream)).Set(r.Entry.ID, r)
+	}
+}
+
+func (l *Lists) remove(r *Row) {
+	removeFrom(l.rows, r.Entry.Type, r)
+	if r.Entry.Type == registry.Default {
+		removeFrom(l.streams, unspaced(r.Entry.Stream), r)
+	}
+}
+
+func unspaced(k stream.Key) stream.Key {
+	k.Namespace = ""
+	return k
+}
+
+func treeOf[K comparable](trees map[K]*rowTree, k K) *rowTree {
+	t, ok := trees[k]
+	if !ok {
+		t = &rowTree{}
+		trees[k] = t
+	}
+	return t
+}
+
+// removeFrom removes the row unless its place is another key's by now.
+func removeFrom[K comparable](trees map[K]*rowTree, k K, r *Row) {
+	t, ok := trees[k]
+	if !ok {
+		return
+	}
+	if there, _ := t.Get(r.Entry.ID); there != nil && there.Entry.Key == r.Entry.Key {
+		t.Delete(r.Entry.ID)
+	}
+	if t.Len() == 0 {
+		delete(trees, k)
+	}
+}
+
+// concern marks the watched filters whose answer the change of a row alters.
+func (l *Lists) concern(last, now *Row) {
 	add := func(f Filter) {
 		if !f.shows(last) && !f.shows(now) {
 			return
 		}
-		if f.shows(last) && f.shows(now) && last.sameLegacy(now) {
+		if f.shows(last) && f.shows(now) && last.sameLegacy(now) && last.Entry.ID == now.Entry.ID {
 			return
 		}
-		if o.lists.Watched(f) {
-			filters[f] = true
+		if l.board.Watched(f) {
+			l.changed[f] = true
 		}
 	}
 	for _, r := range []*Row{last, now} {
@@ -92,77 +187,83 @@ func (o *outputs) concerned(last, now *Row, filters map[Filter]bool) {
 			add(Filter{Type: r.Entry.Type, Status: status, Trench: k.Trench, Conduit: k.Conduit, Stream: k.Name})
 		}
 	}
-	for f := range o.wild {
+	for f := range l.wild {
 		add(f)
 	}
 }
 
-// publishList makes the list of a filter anew. The copy of the tree shares its nodes, so it costs nothing whatever the size.
-func (s *state) publishList(out *outputs, f Filter) {
-	if !s.answers(f) {
-		return
+// Publish shows watchers what was noted, as revision rev.
+func (l *Lists) Publish(rev uint64) {
+	for f := range take(&l.changed) {
+		l.publish(rev, f)
 	}
-	out.lists.Set(f, s.rev, &List{filter: f, rows: s.tree(f).Copy()})
 }
 
-// watchList starts a watcher of a filter. A list that others watch already is as it should be, and they are not woken.
-func (s *state) watchList(out *outputs, f Filter) *feed.Watcher[Filter, *List] {
-	w := out.lists.Watch(f)
+// publish makes the list of a filter anew. The copy of the tree shares its nodes, so it costs nothing whatever the size.
+func (l *Lists) publish(rev uint64, f Filter) {
+	if l.answers(f) {
+		l.board.Set(f, rev, &List{filter: f, rows: l.tree(f).Copy()})
+	}
+}
+
+// Watch starts a watcher of a filter at revision rev. A list that others watch already is as it should be, and they are not
+// woken.
+func (l *Lists) Watch(rev uint64, f Filter) *feed.Watcher[Filter, *List] {
+	w := l.board.Watch(f)
 	if !f.exact() {
-		out.addWild(f)
+		l.addWild(f)
 	}
-	if f.active() {
-		s.want(f.trench())
-	}
-	s.openList(out, f)
+	l.open(rev, f)
 	return w
 }
 
-// openList gives a list its first value.
-func (s *state) openList(out *outputs, f Filter) {
-	w := out.lists.Watch(f)
+// Open answers those who waited for what has been read by now.
+func (l *Lists) Open(rev uint64) {
+	for _, f := range l.board.Keys() {
+		l.open(rev, f)
+	}
+}
+
+// open gives a list its first value.
+func (l *Lists) open(rev uint64, f Filter) {
+	w := l.board.Watch(f)
 	defer w.Close()
 	if _, _, told, _ := w.Next(); !told {
-		s.publishList(out, f)
+		l.publish(rev, f)
 	}
 }
 
-// active tells whether the filter asks for active targets, which depend on the pools and on the configuration.
-func (f Filter) active() bool { return f.Type == registry.Default && f.Status == registry.Enabled }
-
-// trench is the one whose registrations are shown, or empty for all.
-func (f Filter) trench() string { return cmp.Or(f.Trench, f.Scope) }
-
-// answers tells whether what the filter depends on has been read.
-func (s *state) answers(f Filter) bool {
-	switch {
-	case !f.active():
-		return true
-	case f.trench() == "":
-		return s.complete
-	default:
-		return s.opened(f.trench())
+// Targets are all rows that a filter covers, whatever their type and status, in the order in which they were first stored.
+func (l *Lists) Targets(f Filter) (out []*Row) {
+	for _, t := range slices.Sorted(maps.Keys(l.rows)) {
+		f.Type = t
+		l.rows[t].Scan(func(_ uint64, r *Row) bool {
+			if f.covers(r.Entry) {
+				out = append(out, r)
+			}
+			return true
+		})
 	}
+	return out
 }
 
-func (s *state) tree(f Filter) *btree.Map[uint64, *Row] {
+// Len is the number of filters that are watched.
+func (l *Lists) Len() int { return l.board.Len() }
+
+func (l *Lists) tree(f Filter) *rowTree {
+	var found *rowTree
 	if f.Type == registry.Default && f.exact() {
-		k := stream.Key{Namespace: s.cfg.Namespace, Trench: f.Trench, Conduit: f.Conduit, Name: f.Stream}
-		if st, ok := s.streams[k]; ok {
-			return &st.rows
-		}
-		return &btree.Map[uint64, *Row]{}
+		found = l.streams[stream.Key{Trench: f.Trench, Conduit: f.Conduit, Name: f.Stream}]
+	} else {
+		found = l.rows[f.Type]
 	}
-	if all, ok := s.rows[f.Type]; ok {
-		return all
-	}
-	return &btree.Map[uint64, *Row]{}
+	return cmp.Or(found, &rowTree{})
 }
 
-func (o *outputs) addWild(f Filter) {
-	if len(o.wild) >= o.wildLimit {
-		maps.DeleteFunc(o.wild, func(f Filter, _ bool) bool { return !o.lists.Watched(f) })
-		o.wildLimit = 2*len(o.wild) + 16
+func (l *Lists) addWild(f Filter) {
+	if len(l.wild) >= l.wildLimit {
+		maps.DeleteFunc(l.wild, func(f Filter, _ bool) bool { return !l.board.Watched(f) })
+		l.wildLimit = 2*len(l.wild) + 16
 	}
-	o.wild[f] = true
+	l.wild[f] = true
 }

@@ -52,7 +52,7 @@ func (p *player) final() (first []Event, rest []any) {
 
 func inOrder(first []Event, rest []any, r *rand.Rand) map[uint64]*Row {
 	s := newState(&Config{Namespace: own, Namespaces: []string{own, "app"}})
-	out := newOutputs()
+	out := newOutputs(s)
 	for _, ev := range first {
 		s.apply(ev)
 	}
@@ -69,7 +69,7 @@ func inOrder(first []Event, rest []any, r *rand.Rand) map[uint64]*Row {
 	}
 	s.commit(&out)
 	rows := map[uint64]*Row{}
-	for _, row := range s.targets(Filter{}) {
+	for _, row := range out.lists.Targets(Filter{}) {
 		rows[row.Entry.ID] = row
 	}
 	return rows

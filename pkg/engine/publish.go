@@ -1,10 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
 	"slices"
-
-	"github.com/tidwall/btree"
 
 	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -14,20 +13,15 @@ import (
 
 // outputs are what watchers read. They are written by the owner only.
 type outputs struct {
-	topics topics
-	lists  *feed.Board[Filter, *List]
-	// wild are the watched filters that cannot be found from a row; those that nobody watches any more go when it has grown to
-	// wildLimit.
-	wild        map[Filter]bool
-	wildLimit   int
+	topics      topics
+	lists       *Lists
 	assignments *feed.Board[Workload, *Assigned]
 }
 
-func newOutputs() outputs {
+func newOutputs(s *state) outputs {
 	return outputs{
 		topics:      topics{all: make(map[stream.Conduit]*topic)},
-		lists:       feed.NewBoard[Filter](func(a, b *List) bool { return a == b }),
-		wild:        make(map[Filter]bool),
+		lists:       NewLists(s.answers),
 		assignments: feed.NewBoard[Workload](equalAssigned),
 	}
 }
@@ -35,7 +29,6 @@ func newOutputs() outputs {
 // step collects what one commit changes.
 type step struct {
 	topics  map[stream.Conduit][]feed.Change[uint64, *Row]
-	filters map[Filter]bool
 	streams map[stream.Key]bool
 	memory  map[uint64]registry.Memory
 	rows    int
@@ -49,7 +42,6 @@ func (s *state) commit(out *outputs) step {
 	s.opening = false
 	st := step{
 		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
-		filters: make(map[Filter]bool),
 		streams: make(map[stream.Key]bool),
 		memory:  make(map[uint64]registry.Memory),
 	}
@@ -58,9 +50,7 @@ func (s *state) commit(out *outputs) step {
 	}
 	s.rev++
 	s.publishTopics(out, st.topics)
-	for f := range st.filters {
-		s.publishList(out, f)
-	}
+	out.lists.Publish(s.rev)
 	if opening {
 		s.open(out)
 	}
@@ -100,11 +90,7 @@ func (s *state) open(out *outputs) {
 			t.Open()
 		}
 	}
-	for _, f := range out.lists.Keys() {
-		if f.active() {
-			s.openList(out, f)
-		}
-	}
+	out.lists.Open(s.rev)
 }
 
 // settle brings one registration up to date and notes who has to hear of it.
@@ -125,21 +111,26 @@ func (s *state) settle(r *record, out *outputs, st *step) {
 	r.row = now
 }
 
-// note books the change of a row: in the trees, in the counts, in the topic of its conduit and in the lists that show it.
+// note books the change of a row: in the lists that show it, in the counts, and in the topics of its scope and of its conduit.
 func (s *state) note(last, now *Row, out *outputs, st *step) {
-	row := now
-	if row == nil {
-		row = last
-	}
-	e := row.Entry
-	s.store(row, now == nil)
-	if last == nil || now == nil || !last.sameLegacy(now) || last.State != now.State {
-		out.concerned(last, now, st.filters)
+	e := cmp.Or(now, last).Entry
+	out.lists.Note(last, now)
+	change := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
+	differs := last == nil || now == nil || !last.sameFeed(now)
+	if e.Scope != "" && (differs || !last.sameLegacy(now)) {
+		scope := scopeTopic(s.cfg.Namespace, e.Scope)
+		st.topics[scope] = append(st.topics[scope], change)
 	}
 	if e.Type != registry.Default {
 		return
 	}
 	stream := s.stream(e.Stream)
+	switch {
+	case last == nil:
+		stream.rows++
+	case now == nil:
+		stream.rows--
+	}
 	before := stream.counts
 	stream.counts.add(last, -1)
 	stream.counts.add(now, +1)
@@ -147,29 +138,8 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 		st.streams[e.Stream] = true
 	}
 	s.release(e.Stream)
-	if last == nil || now == nil || !last.sameFeed(now) {
-		c := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
-		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], c)
-	}
-}
-
-func (s *state) store(row *Row, gone bool) {
-	e := row.Entry
-	all, ok := s.rows[e.Type]
-	if !ok {
-		all = &btree.Map[uint64, *Row]{}
-		s.rows[e.Type] = all
-	}
-	trees := []*btree.Map[uint64, *Row]{all}
-	if e.Type == registry.Default {
-		trees = append(trees, &s.stream(e.Stream).rows)
-	}
-	for _, t := range trees {
-		if gone {
-			t.Delete(e.ID)
-		} else {
-			t.Set(e.ID, row)
-		}
+	if differs {
+		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], change)
 	}
 }
 
@@ -253,5 +223,25 @@ func (s *state) publishAssignments(out *outputs) {
 	}
 	for w := range take(&s.dirtyWorkloads) {
 		s.publishAssignment(out, w)
+	}
+}
+
+// watchList starts a watcher of a filter.
+func (s *state) watchList(out *outputs, f Filter) *feed.Watcher[Filter, *List] {
+	if f.Active() {
+		s.want(f.trench())
+	}
+	return out.lists.Watch(s.rev, f)
+}
+
+// answers tells whether what the filter depends on has been read.
+func (s *state) answers(f Filter) bool {
+	switch {
+	case !f.Active():
+		return true
+	case f.trench() == "":
+		return s.complete
+	default:
+		return s.opened(f.trench())
 	}
 }

@@ -174,7 +174,7 @@ func (h *truth) note(e *Engine) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rows, list := map[uint64]string{}, ""
-	for _, r := range e.state.targets(Filter{Trench: "t1"}) {
+	for _, r := range e.out.lists.Targets(Filter{Trench: "t1"}) {
 		rows[r.Entry.ID] = fmt.Sprint(r.State, r.Reason)
 		if enabled(x1).shows(r) {
 			list += fmt.Sprint(r.Entry.ID, " ")

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/tidwall/btree"
-
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -65,9 +63,6 @@ type state struct {
 	members map[string][]*pool.Member
 	claims  claims
 
-	// rows are all published rows of one type, by ID: the order in which keys were first stored.
-	rows map[registry.Type]*btree.Map[uint64, *Row]
-
 	// dirty is what the next commit recomputes.
 	dirty      map[*record]struct{}
 	dirtyPools map[pool.Ref]bool
@@ -78,7 +73,8 @@ type state struct {
 
 // streamState is what belongs to one stream.
 type streamState struct {
-	rows   btree.Map[uint64, *Row]
+	// rows are so many registrations.
+	rows   int
 	pools  map[pool.Ref]bool
 	counts Counts
 }
@@ -100,7 +96,6 @@ func newState(cfg *Config) *state {
 		byPod:          make(index[string]),
 		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
-		rows:           make(map[registry.Type]*btree.Map[uint64, *Row]),
 		dirty:          make(map[*record]struct{}),
 		dirtyPools:     make(map[pool.Ref]bool),
 		dirtyWorkloads: make(map[Workload]bool),
@@ -221,7 +216,7 @@ func (s *state) stream(k stream.Key) *streamState {
 
 // release forgets a stream that nothing belongs to any more.
 func (s *state) release(k stream.Key) {
-	if st, ok := s.streams[k]; ok && st.rows.Len() == 0 && len(st.pools) == 0 {
+	if st, ok := s.streams[k]; ok && st.rows == 0 && len(st.pools) == 0 {
 		delete(s.streams, k)
 	}
 }

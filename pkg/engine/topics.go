@@ -11,6 +11,11 @@ import (
 // Topic is the feed of one conduit, by registration ID.
 type Topic = feed.Topic[uint64, *Row]
 
+// scopeTopic is the place of the topic of a trench's registrations among those of conduits, which have names.
+func scopeTopic(namespace, trench string) stream.Conduit {
+	return stream.Conduit{Namespace: namespace, Trench: trench}
+}
+
 // topics are the feeds of all conduits. One that has rows is held. An empty one lives as long as its watchers hold it: anybody
 // may ask for a conduit that does not exist.
 type topics struct {

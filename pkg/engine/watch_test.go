@@ -269,7 +269,7 @@ func TestNothingIsKept(t *testing.T) {
 	require.Empty(t, n.s.byPod)
 	require.Empty(t, n.s.streamOf)
 	require.Empty(t, n.s.dirty)
-	require.Less(t, len(n.out.wild), 50)
+	require.Less(t, len(n.out.lists.wild), 50)
 	require.Less(t, len(n.out.topics.all), 700)
 	for i, topic := range topics {
 		require.Same(t, topic, n.s.topic(&n.out, key("t1", fmt.Sprint("c", i), "x").Of()), "a watcher holds it")

@@ -99,6 +99,13 @@ func (t *Topic[K, V]) Len() int {
 	return len(t.items) - t.gone.Len()
 }
 
+// Revision is that of the last change.
+func (t *Topic[K, V]) Revision() uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.rev
+}
+
 func (t *Topic[K, V]) apply(rev uint64, c Change[K, V]) bool {
 	el, known := t.items[c.Key]
 	if !known {
