@@ -3,8 +3,6 @@ package kube
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -53,10 +51,8 @@ type trenchConfig struct {
 	name  string
 	watch *ConfigMapWatch // nil unless wanted
 	// live is set once the API server was heard: what was stored is older.
-	live bool
-	// last is the last good value of each key, good the text to read it from. Both are nil as long as there is none.
-	last   *config.Config
-	good   map[string]string
+	live   bool
+	book   config.Book
 	posted map[stream.Key]uint32 // nil before the first event
 }
 
@@ -86,15 +82,16 @@ func (c *Configs) Want(trench string) {
 
 // Preload takes a saved document as read, unless the API server has told more already. An error says that it is damaged.
 func (c *Configs) Preload(trench string, document []byte) error {
-	var data map[string]string
-	if err := json.Unmarshal(document, &data); err != nil {
-		return fmt.Errorf("reading the stored configuration of trench %s: %w", trench, err)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.trench(trench); !t.live {
-		c.apply(t, data, data != nil)
+	t := c.trench(trench)
+	if t.live {
+		return nil
 	}
+	if err := t.book.Restore(document); err != nil {
+		return fmt.Errorf("trench %s: %w", trench, err)
+	}
+	c.post(t)
 	return nil
 }
 
@@ -131,61 +128,41 @@ func (c *Configs) changed(t *trenchConfig, data map[string]string, present bool)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.live = true
-	if !present && t.last != nil {
-		c.cfg.Log.Warn("the ConfigMap is gone; its last good configuration stays", "configmap", config.MapName(t.name))
-		return
+	if ReadBook(&t.book, data, present, c.cfg.Log.With("namespace", c.cfg.Namespace, "configmap", config.MapName(t.name))) {
+		c.cfg.Save(documentPrefix+t.name, t.book.Document())
 	}
-	if c.apply(t, data, present) {
-		document, _ := json.Marshal(t.good) // a map of strings cannot fail; null is one that is known to be absent
-		c.cfg.Save(documentPrefix+t.name, document)
-	}
+	c.post(t)
 }
 
-// apply takes data in and tells the sink what is new. It reports whether there is anything else to save than before.
-func (c *Configs) apply(t *trenchConfig, data map[string]string, present bool) (news bool) {
-	if present {
-		news = c.parse(t, data)
-	}
-	most := map[stream.Key]uint32{}
-	if t.last != nil {
-		if !t.last.IsRead(config.KeyStreams) {
-			return news // never read well, so nothing is said of it
+// ReadBook takes what ConfigMapWatch.Changed says into the book, and logs what is wrong. It reports whether the book has
+// another document than before.
+func ReadBook(b *config.Book, data map[string]string, present bool, log *slog.Logger) (news bool) {
+	if !present {
+		if c, _ := b.Config(); c != nil {
+			log.Warn("the ConfigMap is gone; its last good configuration stays")
 		}
-		most = t.last.MaxTargets(c.cfg.Namespace, t.name)
+		return b.Absent()
 	}
-	if t.posted == nil || !maps.Equal(t.posted, most) {
-		news = news || t.posted == nil
-		t.posted = most
-		c.cfg.Sink.Post(engine.TrenchConfigured{Trench: t.name, MaxTargets: maps.Clone(most)})
+	news, errs := b.Read(data)
+	for _, err := range errs {
+		log.Warn("a key of the ConfigMap is malformed; its last good value stays", "error", err)
 	}
 	return news
 }
 
-// parse reads data over what was good before, and reports whether there is anything new to store.
-func (c *Configs) parse(t *trenchConfig, data map[string]string) bool {
-	parsed, errs := config.Parse(data, t.last)
-	for _, err := range errs {
-		c.cfg.Log.Warn("a key of the ConfigMap is malformed; its last good value stays",
-			"namespace", c.cfg.Namespace, "configmap", config.MapName(t.name), "error", err)
-	}
-	good := maps.Clone(data)
-	for _, err := range errs {
-		malformed, ok := errors.AsType[*config.KeyError](err)
-		if !ok || !parsed.IsRead(malformed.Key) {
-			continue // kept as it is: read again after a restart it is malformed again
+// post tells the sink what is new. Of streams that were never read well nothing is said.
+func (c *Configs) post(t *trenchConfig) {
+	most := map[stream.Key]uint32{}
+	if last, _ := t.book.Config(); last != nil {
+		if !last.IsRead(config.KeyStreams) {
+			return
 		}
-		if text, ok := t.good[malformed.Key]; ok {
-			good[malformed.Key] = text
-		} else {
-			delete(good, malformed.Key)
-		}
+		most = last.MaxTargets(c.cfg.Namespace, t.name)
 	}
-	if good == nil {
-		good = map[string]string{} // nil would say that there is no ConfigMap
+	if t.posted == nil || !maps.Equal(t.posted, most) {
+		t.posted = most
+		c.cfg.Sink.Post(engine.TrenchConfigured{Trench: t.name, MaxTargets: maps.Clone(most)})
 	}
-	same := t.last != nil && maps.Equal(good, t.good)
-	t.last, t.good = parsed, good
-	return !same
 }
 
 var configAgeDesc = prometheus.NewDesc("nsp_configuration_state_age_seconds",

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
@@ -17,17 +15,8 @@ import (
 // Version is set by the linker.
 var Version = "dev"
 
-// The transports.
-const (
-	Plaintext = "plaintext"
-	TLS       = "tls"
-)
-
-// Transports are all of them, for messages and completion.
-var Transports = []string{Plaintext, TLS}
-
-// NamespaceConfig configures a namespace process. Its fields are the flags of "nsp namespace".
-type NamespaceConfig struct {
+// ProcessConfig is what every process is configured with. Its fields are flags.
+type ProcessConfig struct {
 	// Namespace is the NSP's own: it serves the streams of this namespace.
 	Namespace string
 	Port      int
@@ -37,19 +26,40 @@ type NamespaceConfig struct {
 	Datasource   string
 	EntryTimeout time.Duration
 
-	Transport                            string
-	TLSCertFile, TLSKeyFile, TLSClientCA string
-	Authorisation                        string
-	Assignment                           string
-	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
-	ReadinessPush bool
+	TransportConfig
 
 	Kubeconfig      string
 	ShutdownTimeout time.Duration
 }
 
+// NamespaceConfig configures a namespace process. Its fields are the flags of "nsp namespace".
+type NamespaceConfig struct {
+	ProcessConfig
+
+	Authorisation string
+	Assignment    string
+	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
+	ReadinessPush bool
+}
+
 // Validate says, in sentences, all that has to be changed.
 func (c *NamespaceConfig) Validate() error {
+	return errors.Join(c.ProcessConfig.Validate(), c.validatePolicy())
+}
+
+func (c *NamespaceConfig) validatePolicy() error {
+	var errs []error
+	if _, err := auth.ParseMode(c.Authorisation); err != nil {
+		errs = append(errs, fmt.Errorf("--authorisation: %w", err))
+	}
+	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
+		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
+	}
+	return errors.Join(errs...)
+}
+
+// Validate says, in sentences, all that has to be changed.
+func (c *ProcessConfig) Validate() error {
 	return errors.Join(
 		c.validateNames(),
 		c.validateTransport(),
@@ -58,7 +68,7 @@ func (c *NamespaceConfig) Validate() error {
 	)
 }
 
-func (c *NamespaceConfig) validateNames() error {
+func (c *ProcessConfig) validateNames() error {
 	var errs []error
 	if c.Namespace == "" {
 		errs = append(errs, errors.New("--namespace is empty: set it, or NSP_NAMESPACE, to the namespace that this NSP serves"))
@@ -75,25 +85,7 @@ func (c *NamespaceConfig) validateNames() error {
 	if c.HealthSocket != "" && !filepath.IsAbs(c.HealthSocket) {
 		errs = append(errs, fmt.Errorf("--health-socket is %q: write an absolute path, or leave it empty for none", c.HealthSocket))
 	}
-	if _, err := auth.ParseMode(c.Authorisation); err != nil {
-		errs = append(errs, fmt.Errorf("--authorisation: %w", err))
-	}
-	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
-		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
-	}
 	return errors.Join(errs...)
-}
-
-func (c *NamespaceConfig) validateTransport() error {
-	switch {
-	case !slices.Contains(Transports, c.Transport):
-		return fmt.Errorf("--transport is %q: choose one of %s", c.Transport, strings.Join(Transports, ", "))
-	case c.Transport == TLS && (c.TLSCertFile == "" || c.TLSKeyFile == ""):
-		return errors.New("--transport=tls needs --tls-cert-file and --tls-key-file: set both, or choose --transport=plaintext")
-	case c.Transport != TLS && (c.TLSCertFile != "" || c.TLSKeyFile != "" || c.TLSClientCA != ""):
-		return fmt.Errorf("--tls-* files are given, but --transport is %s: choose --transport=tls, or drop them", c.Transport)
-	}
-	return nil
 }
 
 func positive(flag string, d time.Duration) error {

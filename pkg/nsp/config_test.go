@@ -10,9 +10,11 @@ import (
 
 func good() NamespaceConfig {
 	return NamespaceConfig{
-		Namespace: "red", Port: 7778, MetricsAddress: ":9090", HealthSocket: "/tmp/health.sock", Datasource: "/tmp/r.db",
-		EntryTimeout: time.Minute, Transport: Plaintext, Authorisation: "peer-address", Assignment: "membership",
-		ShutdownTimeout: time.Second,
+		ProcessConfig: ProcessConfig{
+			Namespace: "red", Port: 7778, MetricsAddress: ":9090", HealthSocket: "/tmp/health.sock", Datasource: "/tmp/r.db",
+			EntryTimeout: time.Minute, TransportConfig: TransportConfig{Transport: Plaintext}, ShutdownTimeout: time.Second,
+		},
+		Authorisation: "peer-address", Assignment: "membership",
 	}
 }
 
@@ -23,6 +25,10 @@ func TestGoodConfigurations(t *testing.T) {
 		"metrics on IPv6":             func(c *NamespaceConfig) { c.MetricsAddress = "[::1]:9090" },
 		"TLS":                         func(c *NamespaceConfig) { c.Transport, c.TLSCertFile, c.TLSKeyFile = TLS, "c", "k" },
 		"TLS with a CA for clients":   func(c *NamespaceConfig) { c.Transport, c.TLSCertFile, c.TLSKeyFile, c.TLSClientCA = TLS, "c", "k", "a" },
+		"no transport":                func(c *NamespaceConfig) { c.Transport = "" },
+		"SPIFFE by itself":            func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket = "", "unix:///run/agent.sock" },
+		"SPIFFE by a bare path":       func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket = SPIFFE, "/run/agent.sock" },
+		"SPIFFE is there, not wanted": func(c *NamespaceConfig) { c.SPIFFESocket = "unix:///run/agent.sock" },
 		"no authorisation, readiness": func(c *NamespaceConfig) { c.Authorisation, c.Assignment = "none", "ready" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,6 +58,9 @@ func TestBadConfigurations(t *testing.T) {
 		"TLS without files":  {func(c *NamespaceConfig) { c.Transport = TLS }, "--tls-cert-file", "set both"},
 		"TLS without key":    {func(c *NamespaceConfig) { c.Transport, c.TLSCertFile = TLS, "c" }, "--tls-key-file", "set both"},
 		"files without TLS":  {func(c *NamespaceConfig) { c.TLSClientCA = "a" }, "--transport", "--transport=tls"},
+		"SPIFFE nowhere":     {func(c *NamespaceConfig) { c.Transport = SPIFFE }, "--spiffe-endpoint-socket", "SPIFFE_ENDPOINT_SOCKET"},
+		"SPIFFE by name":     {func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket = "", "agent" }, "--spiffe-endpoint-socket", "unix:///path"},
+		"SPIFFE with files":  {func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket, c.TLSClientCA = "", "/a", "a" }, "--transport", "--transport=tls"},
 		"entry timeout 0":    {func(c *NamespaceConfig) { c.EntryTimeout = 0 }, "--entry-timeout", "above 0"},
 		"negative shutdown":  {func(c *NamespaceConfig) { c.ShutdownTimeout = -time.Second }, "--shutdown-timeout", "above 0"},
 		"unknown upper case": {func(c *NamespaceConfig) { c.Transport = "TLS" }, "--transport", "choose one of"},
@@ -70,7 +79,7 @@ func TestBadConfigurations(t *testing.T) {
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	err := (&NamespaceConfig{}).Validate()
 	for _, flag := range []string{
-		"--namespace", "--port", "--datasource", "--authorisation", "--assignment", "--transport", "--entry-timeout", "--shutdown-timeout",
+		"--namespace", "--port", "--datasource", "--authorisation", "--assignment", "--entry-timeout", "--shutdown-timeout",
 	} {
 		require.ErrorContains(t, err, flag)
 	}

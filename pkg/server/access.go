@@ -20,9 +20,16 @@ var access = map[string]rule{
 	// Load balancers. A source address tells nothing of a pod that is no member.
 	targetpoolv1.TargetFeed_Watch_FullMethodName: anybody,
 	// As in Meridio 1.x.
-	nspv1.TargetRegistry_Register_FullMethodName:   anybody,
-	nspv1.TargetRegistry_Unregister_FullMethodName: anybody,
-	nspv1.TargetRegistry_Watch_FullMethodName:      anybody,
+	nspv1.TargetRegistry_Register_FullMethodName:             anybody,
+	nspv1.TargetRegistry_Unregister_FullMethodName:           anybody,
+	nspv1.TargetRegistry_Watch_FullMethodName:                anybody,
+	nspv1.ConfigurationManager_WatchTrench_FullMethodName:    anybody,
+	nspv1.ConfigurationManager_WatchConduit_FullMethodName:   anybody,
+	nspv1.ConfigurationManager_WatchStream_FullMethodName:    anybody,
+	nspv1.ConfigurationManager_WatchFlow_FullMethodName:      anybody,
+	nspv1.ConfigurationManager_WatchVip_FullMethodName:       anybody,
+	nspv1.ConfigurationManager_WatchAttractor_FullMethodName: anybody,
+	nspv1.ConfigurationManager_WatchGateway_FullMethodName:   anybody,
 	// People, through kubectl port-forward or exec: the answers show everything.
 	targetpoolv1.Inspector_ListPools_FullMethodName:   local,
 	targetpoolv1.Inspector_ListTargets_FullMethodName: local,

@@ -22,7 +22,9 @@ import (
 // The table knows every RPC that is served and no other.
 func TestAccessTableIsComplete(t *testing.T) {
 	var served, ruled []string
-	for service, info := range New(Config{}).grpc.GetServiceInfo() {
+	for service, info := range New(Config{
+		Engine: &engine.Engine{}, Targets: &engine.Engine{}, Configuration: NewConfiguration(),
+	}).grpc.GetServiceInfo() {
 		for _, m := range info.Methods {
 			served = append(served, "/"+service+"/"+m.Name)
 		}

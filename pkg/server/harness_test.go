@@ -79,7 +79,7 @@ func start(t *testing.T, s setup) *nsp {
 		n.configure(trench)
 	}
 	n.server = New(Config{
-		Engine: n.engine, Registry: n.registry, Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
+		Engine: n.engine, Targets: n.engine, Registry: n.registry, Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
 		Grace: patience, Observer: n.seen, Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	if s.mode == "" {

@@ -48,7 +48,7 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 		Conduit: req.GetStream().GetConduit().GetName(),
 		Stream:  req.GetStream().GetName(),
 	}
-	lists, err := t.server.cfg.Engine.List(ss.Context(), f)
+	lists, err := t.server.cfg.Targets.List(ss.Context(), f)
 	if err != nil {
 		return fmt.Errorf("watching targets: %w", err)
 	}

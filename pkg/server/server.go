@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ import (
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 )
 
@@ -39,6 +41,13 @@ type Registry interface {
 	Unregister(ctx context.Context, t registry.Target, c registry.Caller) error
 }
 
+// Targets is what nsp.v1.TargetRegistry is watched by.
+type Targets interface {
+	// List watches the registrations that a filter selects. Its first value reflects every registration that was acknowledged
+	// before. The watcher must be closed.
+	List(ctx context.Context, f engine.Filter) (*feed.Watcher[engine.Filter, *engine.List], error)
+}
+
 // Observer is told what the server does, for metrics. Its methods must not block.
 type Observer interface {
 	// Watching is called when a watch of the method begins; what it returns is called at the end.
@@ -51,8 +60,15 @@ type Observer interface {
 
 // Config is what a server needs.
 type Config struct {
-	Engine   *engine.Engine
+	// Engine has pools, and serves TargetPool, TargetFeed and Inspector; nil leaves them out.
+	Engine *engine.Engine
+	// Targets and Registry serve nsp.v1.TargetRegistry; nil leaves it out.
+	Targets  Targets
 	Registry Registry
+	// Configuration serves nsp.v1.ConfigurationManager; nil leaves it out.
+	Configuration *Configuration
+	// Opened is closed when calls may be answered; those that come before wait, except for health. nil is at once.
+	Opened <-chan struct{}
 	// Namespace is the NSP's own.
 	Namespace string
 	// Epoch names this run of the process in versions.
@@ -68,7 +84,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Server serves TargetPool, TargetFeed, Inspector, nsp.v1.TargetRegistry and health.
+// Server serves health and what its configuration has.
 type Server struct {
 	cfg    Config
 	grpc   *grpc.Server
@@ -98,12 +114,24 @@ func New(cfg Config) *Server {
 		opts = append(opts, grpc.Creds(cfg.Credentials))
 	}
 	s.grpc = grpc.NewServer(opts...)
-	targetpoolv1.RegisterTargetPoolServer(s.grpc, &targetPool{server: s})
-	targetpoolv1.RegisterTargetFeedServer(s.grpc, &targetFeed{server: s})
-	targetpoolv1.RegisterInspectorServer(s.grpc, &inspector{server: s})
-	nspv1.RegisterTargetRegistryServer(s.grpc, &targetRegistry{server: s})
-	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	s.register()
 	return s
+}
+
+// register adds the services that the configuration has.
+func (s *Server) register() {
+	if s.cfg.Engine != nil {
+		targetpoolv1.RegisterTargetPoolServer(s.grpc, &targetPool{server: s})
+		targetpoolv1.RegisterTargetFeedServer(s.grpc, &targetFeed{server: s})
+		targetpoolv1.RegisterInspectorServer(s.grpc, &inspector{server: s})
+	}
+	if s.cfg.Targets != nil {
+		nspv1.RegisterTargetRegistryServer(s.grpc, &targetRegistry{server: s})
+	}
+	if s.cfg.Configuration != nil {
+		nspv1.RegisterConfigurationManagerServer(s.grpc, &configurationManager{server: s})
+	}
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 }
 
 // maxStreams bounds the calls that one connection may have open.
@@ -146,7 +174,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	start := time.Now()
 	caller := s.caller(ctx)
 	var resp any
-	err := admit(info.FullMethod, caller)
+	err := s.enter(ctx, info.FullMethod, caller)
 	if err == nil {
 		resp, err = next(auth.With(ctx, caller), req)
 	}
@@ -156,7 +184,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	start := time.Now()
 	caller := s.caller(ss.Context())
-	err := admit(info.FullMethod, caller)
+	err := s.enter(ss.Context(), info.FullMethod, caller)
 	if err == nil {
 		defer s.cfg.Observer.Watching(info.FullMethod)()
 		err = next(srv, &callStream{
@@ -168,6 +196,27 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	}
 	return s.end(ss.Context(), info.FullMethod, caller, start, err)
 }
+
+// enter lets a call in that is allowed, when the server is open.
+func (s *Server) enter(ctx context.Context, method string, c auth.Caller) error {
+	if err := admit(method, c); err != nil {
+		return err
+	}
+	if s.cfg.Opened == nil || strings.HasPrefix(method, healthPrefix) {
+		return nil
+	}
+	select {
+	case <-s.cfg.Opened:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the NSP to have read its state: %w", ctx.Err())
+	case <-s.stopping:
+		return errStopping
+	}
+}
+
+// healthPrefix begins the methods of health.
+const healthPrefix = "/grpc.health.v1.Health/"
 
 // end turns the error of a call into its status, counts it, and logs it: what the caller did is debug, what we failed at is
 // an error.

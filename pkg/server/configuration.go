@@ -1,0 +1,126 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	"github.com/nordix/meridio-nsp/pkg/config"
+	"github.com/nordix/meridio-nsp/pkg/feed"
+)
+
+// Configuration is the configuration of one trench as nsp.v1.ConfigurationManager tells it. Nothing is told before the first
+// Set. A watcher is woken only when its own answer changed.
+type Configuration struct {
+	answers *feed.Board[query, []byte]
+
+	mu      sync.Mutex // held while publishing, so that whoever comes in between sees all of one version
+	rev     uint64
+	current *resources // nil before the first Set
+}
+
+// NewConfiguration makes a configuration that is not known yet.
+func NewConfiguration() *Configuration {
+	return &Configuration{answers: feed.NewBoard[query](bytes.Equal)}
+}
+
+// Set replaces the configuration; nil is that of a trench which has none. What depends on a key that was never read well is
+// not told, or stays as it was told.
+func (c *Configuration) Set(cfg *config.Config) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rev++
+	c.current = resolve(cfg)
+	for _, q := range c.answers.Keys() {
+		c.publish(q)
+	}
+}
+
+// watch starts a watcher, which must be closed. Its answer is encoded once for all watchers of equal queries.
+func (c *Configuration) watch(q query) *feed.Watcher[query, []byte] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.answers.Watch(q)
+	c.publish(q)
+	return w
+}
+
+func (c *Configuration) publish(q query) {
+	if c.current == nil || c.current.unread[q.kind] {
+		return
+	}
+	wire, err := proto.Marshal(c.current.answer(q))
+	if err != nil {
+		panic(fmt.Sprintf("encoding the configuration: %v", err)) // all strings were read as valid UTF-8
+	}
+	c.answers.Set(q, c.rev, wire)
+}
+
+// configurationManager tells the configuration of the trench as Meridio 1.x does.
+type configurationManager struct {
+	nspv1.UnimplementedConfigurationManagerServer
+	server *Server
+}
+
+// watch answers one call. Each message is a whole answer, so there is no heartbeat.
+func (m *configurationManager) watch(ctx context.Context, q query, send func(any) error) error {
+	answers := m.server.cfg.Configuration.watch(q)
+	defer answers.Close()
+	return m.server.watch(ctx, &configurationWatch{answers: answers, send: send})
+}
+
+// configurationWatch is one watch of the configuration.
+type configurationWatch struct {
+	answers *feed.Watcher[query, []byte]
+	send    func(any) error
+}
+
+func (w *configurationWatch) next() (bool, <-chan struct{}, error) {
+	wire, _, ok, more := w.answers.Next()
+	if !ok {
+		return false, more, nil
+	}
+	return true, more, w.send(frame{wire})
+}
+
+func (w *configurationWatch) heartbeat() error { return nil }
+
+// WatchTrench implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchTrench(f *nspv1.Trench, ss grpc.ServerStreamingServer[nspv1.TrenchResponse]) error {
+	return m.watch(ss.Context(), queryTrench(f), ss.SendMsg)
+}
+
+// WatchConduit implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchConduit(f *nspv1.Conduit, ss grpc.ServerStreamingServer[nspv1.ConduitResponse]) error {
+	return m.watch(ss.Context(), queryConduit(f), ss.SendMsg)
+}
+
+// WatchStream implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchStream(f *nspv1.Stream, ss grpc.ServerStreamingServer[nspv1.StreamResponse]) error {
+	return m.watch(ss.Context(), queryStream(f), ss.SendMsg)
+}
+
+// WatchFlow implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchFlow(f *nspv1.Flow, ss grpc.ServerStreamingServer[nspv1.FlowResponse]) error {
+	return m.watch(ss.Context(), queryFlow(f), ss.SendMsg)
+}
+
+// WatchVip implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchVip(f *nspv1.Vip, ss grpc.ServerStreamingServer[nspv1.VipResponse]) error {
+	return m.watch(ss.Context(), queryVip(f), ss.SendMsg)
+}
+
+// WatchAttractor implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchAttractor(f *nspv1.Attractor, ss grpc.ServerStreamingServer[nspv1.AttractorResponse]) error {
+	return m.watch(ss.Context(), queryAttractor(f), ss.SendMsg)
+}
+
+// WatchGateway implements nspv1.ConfigurationManagerServer.
+func (m *configurationManager) WatchGateway(f *nspv1.Gateway, ss grpc.ServerStreamingServer[nspv1.GatewayResponse]) error {
+	return m.watch(ss.Context(), queryGateway(f), ss.SendMsg)
+}
