@@ -38,12 +38,8 @@ const (
 	ReasonPartly = "PartlyProgrammed"
 )
 
-const (
-	// maxMessage is the limit of metav1.Condition, in bytes to be safe.
-	maxMessage = 32768
-	// maxProblems bounds what a message lists: it is for people.
-	maxProblems = 5
-)
+// maxMessage is the limit of metav1.Condition, in bytes to be safe.
+const maxMessage = 32768
 
 // conditionsOf judges a pool. The times are left zero.
 func conditionsOf(s *engine.PoolStatus) []metav1.Condition {
@@ -88,9 +84,6 @@ func programmed(s *engine.PoolStatus) (reason string, is bool) {
 func acceptedMessage(p *pool.Pool) string {
 	parts := []string{p.Message}
 	problems := slices.DeleteFunc(slices.Clone(p.Problems), func(problem string) bool { return strings.Contains(p.Message, problem) })
-	if more := len(problems) - maxProblems; more > 0 {
-		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems", more))
-	}
 	return strings.Join(append(parts, problems...), "; ")
 }
 

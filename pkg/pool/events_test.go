@@ -284,7 +284,7 @@ func (p *player) checkPools(t require.TestingT, want map[Ref]*mPool) {
 	for ref, w := range want {
 		got := *p.pools[ref]
 		require.NotEmpty(t, got.Message)
-		require.Len(t, got.Problems, len(w.Problems), "problems of %s: %q", ref, got.Problems)
+		require.Len(t, got.Problems, w.problemsTold(), "problems of %s: %q", ref, got.Problems)
 		got.Message, got.Problems, w.Problems = "", nil, nil
 		require.Equal(t, w.Pool, got)
 	}

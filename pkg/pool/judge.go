@@ -242,7 +242,7 @@ func (p *pool) build() *Pool {
 	}
 	b.Reason, b.Message = p.condition()
 	if len(s.problems) > 0 {
-		b.Problems = slices.Sorted(slices.Values(slices.Concat(s.problems, p.problems)))
+		b.Problems = slices.Concat(s.problems, p.problems)
 	}
 	return b
 }
@@ -253,12 +253,29 @@ func (p *pool) refresh() {
 		p.conflict, p.conflictStale = p.conflictMessage(), false
 	}
 	if p.problemsStale {
-		p.problems, p.problemsStale = nil, false
-		for s := range p.slices {
-			p.problems = append(p.problems, s.problems...)
-		}
-		slices.Sort(p.problems)
+		p.problems, p.problemsStale = p.mergeProblems(), false
 	}
+}
+
+// mergeProblems names the least few of the slices' problems and counts the others: a slice has up to 1,000 endpoints, and all
+// of them may be wrong in the same way.
+func (p *pool) mergeProblems() []string {
+	total := 0
+	all := func(yield func(string) bool) {
+		for s := range p.slices {
+			for _, problem := range s.problems {
+				total++
+				if !yield(problem) {
+					return
+				}
+			}
+		}
+	}
+	named := least(all, maxNamed, strings.Compare)
+	if more := total - len(named); more > 0 {
+		named = append(named, fmt.Sprintf("and %d more problems in EndpointSlices", more))
+	}
+	return named
 }
 
 // condition is reason and message of Accepted; what disturbs members comes before what disturbs nobody.
@@ -298,7 +315,7 @@ func (p *pool) counts() Counts {
 	return c
 }
 
-// maxNamed bounds the message: a condition is for people.
+// maxNamed bounds what a message lists: it is for people.
 const maxNamed = 5
 
 func (p *pool) conflictMessage() string {
@@ -306,7 +323,7 @@ func (p *pool) conflictMessage() string {
 		return ""
 	}
 	var parts []string
-	for _, k := range least(maps.Keys(p.withheld), maxNamed) {
+	for _, k := range least(maps.Keys(p.withheld), maxNamed, MemberKey.Compare) {
 		l := p.withheld[k]
 		parts = append(parts, fmt.Sprintf("%s (held by Service %s, trench %s)", l.member, l.winner, l.trench))
 	}
@@ -317,13 +334,13 @@ func (p *pool) conflictMessage() string {
 	return message
 }
 
-// least are the n least keys, without sorting all.
-func least(keys iter.Seq[MemberKey], n int) []MemberKey {
-	var found []MemberKey
-	for k := range keys {
-		i, _ := slices.BinarySearchFunc(found, k, MemberKey.Compare)
+// least are the n least elements, without sorting all.
+func least[T any](all iter.Seq[T], n int, compare func(a, b T) int) []T {
+	var found []T
+	for x := range all {
+		i, _ := slices.BinarySearchFunc(found, x, compare)
 		if i < n {
-			found = slices.Insert(found, i, k)
+			found = slices.Insert(found, i, x)
 			found = found[:min(n, len(found))]
 		}
 	}

@@ -158,7 +158,8 @@ type Pool struct {
 	Panic          bool
 	HasSelector    bool
 	Counts         Counts
-	// Problems are what was refused in the slices, each naming its object, sorted.
+	// Problems are what was not understood, each naming its object: annotations, then a few of what was refused in the slices
+	// and how many more there are.
 	Problems []string
 }
 

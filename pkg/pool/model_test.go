@@ -113,6 +113,17 @@ func (p *mPool) annotate(a map[string]string) {
 	}
 }
 
+// problemsTold are those of annotations, and a few of those of slices with a line that counts the others.
+func (p *mPool) problemsTold() int {
+	ofSlices := 0
+	for _, name := range p.Problems {
+		if !strings.HasPrefix(name, "meridio.nordix.org/") {
+			ofSlices++
+		}
+	}
+	return len(p.Problems) - ofSlices + min(ofSlices, maxNamed+1)
+}
+
 func (p *mPool) hear(x *Slice) {
 	if x.AddressType == "FQDN" {
 		p.Problems = append(p.Problems, x.Name)

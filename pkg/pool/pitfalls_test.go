@@ -254,6 +254,23 @@ func TestBadEndpointSpoilsNoOther(t *testing.T) { // P3
 	}
 }
 
+func TestManyBadEndpointsMakeFewWords(t *testing.T) { // P3
+	tb := table(service("s", "t1", "x1"))
+	var bad []Endpoint
+	for range 1000 {
+		bad = append(bad, pod("u2", strings.Repeat("x", 1000), true))
+	}
+	put(tb, slice4("s", "x", 1, bad...))
+	put(tb, slice4("s", "y", 1, append(bad, pod("u1", "10.0.0.1", true))...))
+	requireAnswer(t, tb, "u1", x1, Active, ReasonReady)
+	problems := tb.Pool(Ref{own, "s"}).Problems
+	require.Len(t, problems, maxNamed+1)
+	require.Equal(t, "and 1995 more problems in EndpointSlices", problems[maxNamed])
+	require.Less(t, len(strings.Join(problems, "; ")), 1000)
+	put(tb, slice4("s", "x", 2), slice4("s", "y", 2))
+	require.Empty(t, tb.Pool(Ref{own, "s"}).Problems)
+}
+
 func TestSliceOfNamesIsRefused(t *testing.T) { // P3
 	tb := table(service("s", "t1", "x1"))
 	x := slice4("s", "dns", 1, Endpoint{Addresses: []string{"example.com"}})
