@@ -19,7 +19,6 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/registry"
-	"github.com/nordix/meridio-nsp/pkg/registry/sqlite"
 	"github.com/nordix/meridio-nsp/pkg/server"
 )
 
@@ -89,7 +88,7 @@ func (p *process) openTransport(ctx context.Context) (err error) {
 }
 
 func (p *process) openRegistry(ctx context.Context) error {
-	store, err := sqlite.Open(ctx, sqlite.Config{Path: p.common.Datasource, Log: p.log})
+	store, err := p.openStore(ctx)
 	if err != nil {
 		return err
 	}

@@ -93,6 +93,8 @@ type Change struct {
 	Old, New *Entry
 	// Registered is set where a client's Register is the cause, a refresh that changed nothing included.
 	Registered bool
+	// Restored is set where a Restore is the cause, also where it changed nothing.
+	Restored bool
 	// Expired is set where a lease ran out.
 	Expired bool
 }

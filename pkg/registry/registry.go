@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,9 +55,10 @@ type Round struct {
 
 // Registry is made by New, filled by Load and driven by Run.
 type Registry struct {
-	cfg   Config
-	queue chan *operation
-	lazy  lazy
+	cfg           Config
+	queue         chan *operation
+	lazy          lazy
+	registrations atomic.Uint64
 	// stopped is closed when Run has ended.
 	stopped chan struct{}
 

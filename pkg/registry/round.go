@@ -139,19 +139,27 @@ func (r *Registry) salvage(ops []*operation, failure error) []Change {
 // excuse renews the leases of entries whose Register failed for the store's sake: their owners are alive.
 func (r *Registry) excuse(changes []Change) {
 	for _, c := range changes {
-		if c.Registered && c.Old != nil {
+		switch {
+		case !c.Registered:
+		case c.Old != nil:
 			r.leases.renew(c.Old.Key)
+		default:
+			delete(r.table.registered, c.New.Key)
 		}
 	}
 }
 
 // settle brings the leases up to what changed.
 func (r *Registry) settle(ctx context.Context, changes []Change, stats *Round) {
+	r.registrations.Store(r.table.registrations)
 	for _, c := range changes {
 		switch {
 		case c.New == nil:
 			r.leases.drop(c.Old.Key)
-		case c.Registered:
+			if r.table.entries[c.Old.Key] == nil {
+				delete(r.table.registered, c.Old.Key)
+			}
+		case c.Registered, c.Restored:
 			r.leases.renew(c.New.Key)
 		}
 		if c.Expired {

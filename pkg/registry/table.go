@@ -30,13 +30,17 @@ type table struct {
 	// before is what each key held that was touched since the last commit, nil for nothing; firstID is nextID then.
 	before  map[Key]*Entry
 	firstID uint64
+	// registrations counts calls of register; registered has the count as of the last one of each key. They are not undone:
+	// whoever registers is alive, whatever the store says.
+	registrations uint64
+	registered    map[Key]uint64
 }
 
 func newTable(nextID uint64) *table {
 	nextID = max(nextID, 1)
 	return &table{
 		entries: map[Key]*Entry{}, ids: map[uint64]*Entry{}, holders: map[slot]*Entry{}, waiting: map[slot][]*Entry{},
-		nextID: nextID, before: map[Key]*Entry{}, firstID: nextID,
+		nextID: nextID, before: map[Key]*Entry{}, firstID: nextID, registered: map[Key]uint64{},
 	}
 }
 
@@ -63,6 +67,8 @@ func (t *table) restoreOne(e Entry) {
 
 // register stores what is wanted, or refreshes it. The first change is that of the wanted entry itself.
 func (t *table) register(want Entry) []Change {
+	t.registrations++
+	t.registered[want.Key] = t.registrations
 	old := t.entries[want.Key]
 	if old == nil {
 		// Meridio's rule, which its TAPA relies on: a first registration is never active.

@@ -34,3 +34,20 @@ func acquire(path string) (*lock, error) {
 }
 
 func (l *lock) release() { _ = l.file.Close() }
+
+// InUse tells whether a process has the registry file open, without leaving a trace.
+func InUse(path string) (bool, error) {
+	f, err := os.Open(path + lockSuffix)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
