@@ -1,0 +1,362 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+)
+
+// Target is a server under test that can be killed.
+type Target interface {
+	// Dial makes a connection, which needs not be open yet.
+	Dial() (*grpc.ClientConn, error)
+	// Kill ends the process without warning.
+	Kill()
+	// Start starts it again on the same data and at the same place, and returns when it is ready.
+	Start(ctx context.Context) error
+}
+
+// Wiper is a target that can forget its data while it is killed.
+type Wiper interface{ Wipe() }
+
+// Replay plays a recorded scenario against a server. The recorded clients' requests go out in their order, each after what came before it
+// in the recording has happened: a write has been answered, and every open watch has got to the state that it led to.
+type Replay struct {
+	Target     Target
+	Transcript *Transcript
+	// Until lets time pass up to an instant of the scenario; nil: none passes, which does where nothing times out.
+	Until func(at time.Duration)
+	// Await waits until the condition holds, and tells whether it does.
+	Await func(condition func() bool) bool
+	// Lateness is how late the server may let an entry go.
+	Lateness time.Duration
+
+	course  *Course
+	clients map[string]*grpc.ClientConn
+	watches map[int]*watching
+	begun   atomic.Int64
+	readers sync.WaitGroup
+	down    bool
+	now     time.Duration
+}
+
+// watching is a Watch that the replay has open, or had.
+type watching struct {
+	call   int
+	filter *nspv1.Target
+	first  int
+	cancel context.CancelFunc
+	begun  *atomic.Int64
+	// left is set where the client has ended it, or the process is killed.
+	left bool
+
+	mu    sync.Mutex
+	heard []Heard
+	err   error
+}
+
+// Run plays the scenario. The error says where the server's answers differ from what they should be.
+func (r *Replay) Run(ctx context.Context) error {
+	sc := scenarioOf(r.Transcript.Name)
+	r.course = NewCourse(&Model{Departing: true, Timeout: sc.timeout, MaxTargets: sc.maxTargets})
+	r.clients, r.watches = make(map[string]*grpc.ClientConn), make(map[int]*watching)
+	defer r.readers.Wait()
+	defer r.end()
+	for i, rec := range r.Transcript.Records {
+		if err := r.step(ctx, rec); err != nil {
+			return fmt.Errorf("%s, record %d (%s %s %s, call %d): %w",
+				r.Transcript.Name, i+1, rec.Client, rec.Short(), rec.Dir, rec.Call, err)
+		}
+	}
+	return r.explain()
+}
+
+func (r *Replay) end() {
+	r.leaveAll()
+	for _, c := range r.clients {
+		_ = c.Close()
+	}
+}
+
+func (r *Replay) step(ctx context.Context, rec *Record) error {
+	if rec.Dir == Response || rec.Dir == End && rec.By == "server" {
+		return nil
+	}
+	if err := r.elapse(rec.At()); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case rec.Dir == Note:
+		err = r.note(ctx, rec)
+	case rec.Dir == Request && rec.RPC == Watch:
+		err = r.watch(ctx, rec)
+	case rec.Dir == Request && served(rec.RPC):
+		err = r.call(ctx, rec)
+	case rec.Dir == End && rec.RPC == Watch && rec.By == "client":
+		r.watches[rec.Call].leave()
+	}
+	if err != nil {
+		return err
+	}
+	return r.settle()
+}
+
+// served leaves out the configuration, which has a replay of its own.
+func served(rpc string) bool {
+	return !strings.HasPrefix(rpc, "/nsp.v1.ConfigurationManager/")
+}
+
+// elapse lets time pass, and entries with it. What comes after an entry's time comes after the entry has gone, be it a bit later than recorded:
+// it may be due to that.
+func (r *Replay) elapse(now time.Duration) error {
+	r.now = max(r.now, now)
+	if r.Until == nil {
+		return nil
+	}
+	for !r.down {
+		at, ok := r.course.Latest().NextDeadline()
+		if !ok || at > now {
+			break
+		}
+		r.now = max(r.now, at+r.Lateness)
+		r.begun.Store(int64(r.course.Now() + 1))
+		r.course.Elapse(at)
+		r.Until(at + r.Lateness)
+		if err := r.settle(); err != nil {
+			return fmt.Errorf("after the time of an entry: %w", err)
+		}
+	}
+	r.Until(now)
+	return nil
+}
+
+func (r *Replay) note(ctx context.Context, rec *Record) error {
+	if rec.Note("conn") == "closed" {
+		if c := r.clients[rec.Client]; c != nil {
+			delete(r.clients, rec.Client)
+			return c.Close()
+		}
+	}
+	switch f := fateOf(rec.Note("text")); f {
+	case killed:
+		r.down = true
+		r.leaveAll()
+		r.Target.Kill()
+	case started, startedEmpty:
+		r.down = false
+		if f == startedEmpty {
+			r.Target.(Wiper).Wipe()
+			r.course.Do(func(m *Model) codes.Code { m.Clear(); return codes.OK })
+		}
+		r.course.Do(func(m *Model) codes.Code { m.Renew(r.now); return codes.OK })
+		r.begun.Store(int64(r.course.Now()))
+		return r.Target.Start(ctx)
+	}
+	return nil
+}
+
+func (r *Replay) client(name string) (*grpc.ClientConn, error) {
+	if c := r.clients[name]; c != nil {
+		return c, nil
+	}
+	c, err := r.Target.Dial()
+	r.clients[name] = c
+	return c, err
+}
+
+// call makes a call and holds its status against the expected one.
+func (r *Replay) call(ctx context.Context, rec *Record) error {
+	want, body := r.expect(rec), rec.body()
+	conn, err := r.client(rec.Client)
+	if err != nil {
+		return err
+	}
+	r.begun.Store(int64(r.course.Now()))
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var resp []byte
+	err = conn.Invoke(ctx, rec.RPC, body, &resp, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
+	if got := status.Code(err); got != want {
+		return fmt.Errorf("ended with %v, should with %v: %w", got, want, err)
+	}
+	return nil
+}
+
+// expect says how a call has to end: as the model says, or as recorded where there is nothing to model.
+func (r *Replay) expect(rec *Record) codes.Code {
+	t := rec.Target()
+	if _, isRaw := rec.Raw(); !isRaw && t != nil && (rec.RPC == Register || rec.RPC == Unregister) {
+		return r.course.Do(func(m *Model) codes.Code {
+			if rec.RPC == Register {
+				return m.Register(t, r.now)
+			}
+			return m.Unregister(t)
+		})
+	}
+	return r.Transcript.endOf(rec.Call)
+}
+
+// endOf is the code with which the server ended a call.
+func (t *Transcript) endOf(call int) codes.Code {
+	var c codes.Code
+	for _, r := range t.Call(call) {
+		if r.Dir == End {
+			_ = c.UnmarshalJSON([]byte(`"` + r.Code + `"`))
+		}
+	}
+	return c
+}
+
+// body is the message on the wire.
+func (r *Record) body() []byte {
+	if b, ok := r.Raw(); ok {
+		return b
+	}
+	b, _ := proto.Marshal(r.Target())
+	return b
+}
+
+func (r *Replay) watch(ctx context.Context, rec *Record) error {
+	conn, err := r.client(rec.Client)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rec.RPC, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
+	if err == nil {
+		err = errors.Join(s.SendMsg(rec.body()), s.CloseSend())
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	if _, isRaw := rec.Raw(); isRaw {
+		defer cancel()
+		var resp []byte
+		err := s.RecvMsg(&resp)
+		if got, want := status.Code(err), r.Transcript.endOf(rec.Call); got != want {
+			return fmt.Errorf("ended with %v, should with %v: %w", got, want, err)
+		}
+		return nil
+	}
+	w := &watching{call: rec.Call, filter: rec.Target(), first: r.course.Now(), cancel: cancel, begun: &r.begun}
+	r.begun.Store(int64(r.course.Now()))
+	r.watches[rec.Call] = w
+	r.readers.Go(func() { w.read(s) })
+	return nil
+}
+
+func (w *watching) leave() {
+	w.left = true
+	w.cancel()
+}
+
+func (r *Replay) leaveAll() {
+	for _, w := range r.watches {
+		w.leave()
+	}
+}
+
+func (w *watching) read(s grpc.ClientStream) {
+	for {
+		var body []byte
+		list := &nspv1.TargetResponse{}
+		err := s.RecvMsg(&body)
+		if err == nil {
+			err = proto.Unmarshal(body, list)
+		}
+		w.mu.Lock()
+		if err != nil {
+			w.err = err
+			w.mu.Unlock()
+			return
+		}
+		w.heard = append(w.heard, Heard{List: render(list.GetTargets()), First: w.first, Last: int(w.begun.Load())})
+		w.mu.Unlock()
+	}
+}
+
+// last is the latest list, and whether the watch goes on.
+func (w *watching) last() (list string, any, open bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.heard) == 0 {
+		return "", false, w.err == nil
+	}
+	return w.heard[len(w.heard)-1].List, true, w.err == nil
+}
+
+// settle waits until every open watch has got to the present state. So every list counts, not only the last.
+func (r *Replay) settle() error {
+	var behind *watching
+	settled := r.Await(func() bool {
+		for _, w := range r.watches {
+			list, some, open := w.last()
+			if w.left {
+				continue
+			}
+			if !open || !some || list != r.course.List(w.filter, r.course.Now()) {
+				behind = w
+				return false
+			}
+		}
+		return true
+	})
+	if settled {
+		return nil
+	}
+	list, some, open := behind.last()
+	return fmt.Errorf("the watch of call %d has (any: %v, open: %v)\n%swhere it should have\n%s",
+		behind.call, some, open, list, r.course.List(behind.filter, r.course.Now()))
+}
+
+// explain checks that no watch was told anything that was not so at the time, or the same twice.
+func (r *Replay) explain() error {
+	for _, w := range r.watches {
+		w.mu.Lock()
+		heard := w.heard
+		w.mu.Unlock()
+		if _, err := r.course.Explain(w.filter, heard); err != nil {
+			return fmt.Errorf("the watch of call %d: %w", w.call, err)
+		}
+		for i := 1; i < len(heard); i++ {
+			if heard[i].List == heard[i-1].List {
+				return fmt.Errorf("the watch of call %d was told the same twice:\n%s", w.call, heard[i].List)
+			}
+		}
+	}
+	return nil
+}
+
+// raw is a codec that leaves bytes as they are, so that odd ones can be sent.
+type raw struct{}
+
+var _ encoding.CodecV2 = raw{}
+
+// Name implements encoding.CodecV2.
+func (raw) Name() string { return "proto" }
+
+// Marshal implements encoding.CodecV2.
+func (raw) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
