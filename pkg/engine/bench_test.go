@@ -62,7 +62,7 @@ func filled(b *testing.B, n int) (*Engine, *book) {
 		b.Cleanup(e.out.assignments.Watch(Workload{Namespace: own, Pod: "pod-" + uid}).Close)
 	}
 	e.turn([]input{{events: []Event{NamespaceUnavailable{Namespace: own}}}})
-	if c := e.state.streams[x1].counts; c.Active != n || c.Bound != n {
+	if c := e.state.tally.pools[pool.Ref{Namespace: own, Name: "s"}]; c.Active != n {
 		b.Fatalf("want %d active targets: %+v", n, c)
 	}
 	return e, book

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
@@ -30,6 +31,7 @@ func (p *player) check(t require.TestingT) {
 	}
 	p.last = got
 	p.checkNothingKept(t)
+	p.checkCounts(t)
 	for i, r := range p.receivers {
 		r.committed(t, p)
 		if p.pick(2) == 0 {
@@ -57,7 +59,6 @@ func (p *player) checkNothingKept(t require.TestingT) {
 	require.Empty(t, p.s.dirtyWorkloads)
 	for k, st := range p.s.streams {
 		require.True(t, st.rows > 0 || len(st.pools) > 0, "stream %s is kept for nothing", k)
-		require.Equal(t, p.counts(k), st.counts)
 	}
 	for _, r := range p.s.records {
 		for _, prefix := range r.entry.Prefixes {
@@ -87,25 +88,32 @@ func (p *player) checkNothingKept(t require.TestingT) {
 	}
 }
 
-func (p *player) counts(k stream.Key) (c Counts) {
-	for _, r := range p.world.rows {
-		if r.Entry.Type != registry.Default || r.Entry.Stream != k {
-			continue
-		}
-		c.Registered++
-		if r.Binding != Unbound {
-			c.Bound++
-		}
-		switch {
-		case r.State == Active:
-			c.Active++
-		case r.State == Draining:
-			c.Draining++
-		case r.Reason == ReasonInvalid:
-			c.Invalid++
+// checkCounts counts what every pool lists, member by member.
+func (p *player) checkCounts(t require.TestingT) {
+	pools := map[pool.Ref]Counts{}
+	strangers := map[stream.Key]int{}
+	for id, r := range p.world.rows {
+		if m := p.owner[id]; r.Entry.Type == registry.Default && (m == nil || m.Streams[r.Entry.Stream].Services == nil) {
+			strangers[r.Entry.Stream]++
 		}
 	}
-	return c
+	for _, m := range p.pods {
+		for k, ans := range m.Streams {
+			var c Counts
+			for id, r := range p.world.rows {
+				if p.owner[id] == m && r.Entry.Stream == k {
+					c = c.plus(countsOf(r), +1)
+				}
+			}
+			for _, ref := range ans.Services {
+				set(pools, ref, pools[ref].plus(c.once(), +1))
+			}
+		}
+	}
+	require.Equal(t, pools, p.s.tally.pools)
+	for k, st := range p.s.streams {
+		require.Equal(t, strangers[k], st.strangers, "strangers of %s", k)
+	}
 }
 
 // receiver is a watcher that reads now and then.

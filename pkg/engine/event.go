@@ -82,14 +82,8 @@ type Report struct {
 // PoolStatus is what there is to say of a pool.
 type PoolStatus struct {
 	Pool *pool.Pool
-	// Targets counts the registrations of the pool's stream.
+	// Targets counts the members of this pool by their registrations.
 	Targets Counts
-}
-
-// Counts counts registrations of one stream.
-type Counts struct {
-	// Registered are all; Bound those that belong to a known pod; Active and Draining take traffic.
-	Registered, Bound, Active, Draining int
-	// Blocked wait for their identifier; Invalid have none in 1..max-targets.
-	Blocked, Invalid int
+	// Strangers are registrations in the pool's stream that belong to no member of any pool of that stream.
+	Strangers int
 }

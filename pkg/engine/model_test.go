@@ -27,6 +27,8 @@ type world struct {
 	// Of the last commit.
 	pods []*pool.Member
 	rows map[uint64]*Row
+	// owner is whom a row is bound to.
+	owner map[uint64]*pool.Member
 }
 
 type mClaim struct {
@@ -68,7 +70,7 @@ func (w *world) commit() {
 		w.answered = true
 	}
 	w.settleClaims()
-	w.rows = map[uint64]*Row{}
+	w.rows, w.owner = map[uint64]*Row{}, map[uint64]*pool.Member{}
 	for _, e := range w.book.entries {
 		if w.history[e.ID] == nil {
 			w.history[e.ID] = &history{Memory: e.Memory, saved: e.Memory}
@@ -154,6 +156,7 @@ func (w *world) conclude(e *registry.Entry, h *history) *Row {
 		return row
 	}
 	m, binding := w.bind(e, h)
+	w.owner[e.ID] = m
 	w.judge(e, h, m)
 	row.Binding, row.PodUID, row.Pod, row.Listed = binding, h.PodUID, h.PodName, h.Listed
 	limit := w.configs[e.Stream.Trench][e.Stream]

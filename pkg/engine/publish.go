@@ -103,6 +103,7 @@ func (s *state) settle(r *record, out *outputs, st *step) {
 		r.saved = r.memory
 		st.memory[now.Entry.ID] = r.memory
 	}
+	s.reseat(r, now, st)
 	if last != nil && now != nil && last.same(now) {
 		return
 	}
@@ -111,7 +112,7 @@ func (s *state) settle(r *record, out *outputs, st *step) {
 	r.row = now
 }
 
-// note books the change of a row: in the lists that show it, in the counts, and in the topics of its scope and of its conduit.
+// note books the change of a row: in the lists that show it, and in the topics of its scope and of its conduit.
 func (s *state) note(last, now *Row, out *outputs, st *step) {
 	e := cmp.Or(now, last).Entry
 	out.lists.Note(last, now)
@@ -131,35 +132,9 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 	case now == nil:
 		stream.rows--
 	}
-	before := stream.counts
-	stream.counts.add(last, -1)
-	stream.counts.add(now, +1)
-	if stream.counts != before {
-		st.streams[e.Stream] = true
-	}
 	s.release(e.Stream)
 	if differs {
 		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], change)
-	}
-}
-
-func (c *Counts) add(r *Row, n int) {
-	if r == nil {
-		return
-	}
-	c.Registered += n
-	if r.Binding != Unbound {
-		c.Bound += n
-	}
-	switch {
-	case r.State == Active:
-		c.Active += n
-	case r.State == Draining:
-		c.Draining += n
-	case r.Reason == ReasonBlocked:
-		c.Blocked += n
-	case r.Reason == ReasonInvalid:
-		c.Invalid += n
 	}
 }
 
@@ -182,7 +157,7 @@ func (s *state) topic(out *outputs, c stream.Conduit) *Topic {
 	return t
 }
 
-// publishPools reports the pools that changed, or whose stream's counts did.
+// publishPools reports the pools that changed, or whose counts did.
 func (s *state) publishPools(streams map[stream.Key]bool) {
 	for k := range streams {
 		if st, ok := s.streams[k]; ok {
@@ -206,9 +181,9 @@ func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
 	if p == nil {
 		return nil
 	}
-	st := &PoolStatus{Pool: p}
+	st := &PoolStatus{Pool: p, Targets: s.tally.pools[ref]}
 	if known, ok := s.streams[p.Stream]; ok {
-		st.Targets = known.counts
+		st.Strangers = known.strangers
 	}
 	return st
 }

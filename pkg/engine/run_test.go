@@ -112,7 +112,7 @@ func TestPoolsForPeople(t *testing.T) {
 	all := pools()
 	require.Len(t, all, 2)
 	require.Equal(t, "s", all[1].Pool.Name)
-	require.Equal(t, Counts{Registered: 1, Bound: 1, Active: 1}, all[1].Targets)
+	require.Equal(t, Counts{Registered: 1, Active: 1}, all[1].Targets)
 	require.Equal(t, []bool{true, false}, []bool{all[1].Members[0].Watched, all[1].Members[1].Watched})
 	w.Close()
 	require.False(t, pools()[1].Members[0].Watched)

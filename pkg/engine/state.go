@@ -24,6 +24,8 @@ type record struct {
 	// left is set where a pool listed it and none does any more, as of the last commit; reopened where its caller registered
 	// again since.
 	left, reopened bool
+	// seat is how the row is counted.
+	seat seat
 }
 
 // sync is how far a namespace is read.
@@ -62,6 +64,7 @@ type state struct {
 	// members is by pod UID. A UID is of one pod, but a hand-made slice of another namespace may name it too.
 	members map[string][]*pool.Member
 	claims  claims
+	tally   tally
 
 	// dirty is what the next commit recomputes.
 	dirty      map[*record]struct{}
@@ -74,9 +77,10 @@ type state struct {
 // streamState is what belongs to one stream.
 type streamState struct {
 	// rows are so many registrations.
-	rows   int
-	pools  map[pool.Ref]bool
-	counts Counts
+	rows  int
+	pools map[pool.Ref]bool
+	// strangers are the rows whose member no pool of the stream lists.
+	strangers int
 }
 
 func newState(cfg *Config) *state {
@@ -96,6 +100,7 @@ func newState(cfg *Config) *state {
 		byPod:          make(index[string]),
 		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
+		tally:          newTally(),
 		dirty:          make(map[*record]struct{}),
 		dirtyPools:     make(map[pool.Ref]bool),
 		dirtyWorkloads: make(map[Workload]bool),

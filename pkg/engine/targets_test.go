@@ -158,6 +158,44 @@ func TestRegistrationGates(t *testing.T) {
 	n.is(blocked, Inactive, ReasonBlocked)
 }
 
+// Two pools of one stream: each counts its own members, whoever else is active there.
+func TestCountsArePerPool(t *testing.T) {
+	n := running(t)
+	n.do(service("s", x1), service("r", x1), slice("x", "s", 1, ready("u1"), ready("u2")), slice("y", "r", 1, ready("u3")))
+	n.register(target(x1, 1))
+	n.register(target(x1, 2))
+	n.register(target(x1, 9)) // of nobody
+	is := func(name string, want Counts, strangers int) {
+		t.Helper()
+		got := n.pools[pool.Ref{Namespace: own, Name: name}]
+		require.Equal(t, want, got.Targets, name)
+		require.Equal(t, strangers, got.Strangers, name)
+	}
+	is("s", Counts{Registered: 2, Active: 2}, 1)
+	is("r", Counts{}, 1)
+
+	// A second registration of the same pod is no second target, and of two streams each has its own.
+	again := target(x1, 1)
+	again.addrs, again.identifier = "172.16.9.1/24", 7
+	n.register(again)
+	n.register(target(x2, 3))
+	is("s", Counts{Registered: 2, Active: 2}, 1)
+	is("r", Counts{}, 1)
+	n.unregister(again)
+	is("s", Counts{Registered: 2, Active: 2}, 1)
+
+	// A member that a second pool lists counts in both, though nothing changes for it.
+	n.do(slice("y", "r", 2, ready("u3"), ready("u1")))
+	is("r", Counts{Registered: 1, Active: 1}, 1)
+	n.do(slice("x", "s", 2, notReady("u1"), ready("u2")))
+	is("s", Counts{Registered: 2, Active: 2}, 1)
+	n.do(slice("y", "r", 3, ready("u3")))
+	is("s", Counts{Registered: 2, Active: 1}, 1)
+	is("r", Counts{}, 1)
+	n.unregister(target(x1, 9))
+	is("r", Counts{}, 0)
+}
+
 func TestConfigurationChanges(t *testing.T) {
 	n := running(t)
 	a := target(x1, 50)

@@ -183,7 +183,7 @@ func TestDraining(t *testing.T) {
 		if keeps {
 			n.is(a, Draining, pool.ReasonDraining)
 			require.Equal(t, []uint64{1}, got)
-			require.Equal(t, Counts{Registered: 1, Bound: 1, Draining: 1}, n.pools[pool.Ref{Namespace: own, Name: "s"}].Targets)
+			require.Equal(t, Counts{Registered: 1, Draining: 1}, n.pools[pool.Ref{Namespace: own, Name: "s"}].Targets)
 		} else {
 			n.is(a, Inactive, pool.ReasonTerminating)
 			require.Empty(t, got)

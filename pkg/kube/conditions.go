@@ -75,8 +75,6 @@ func programmed(s *engine.PoolStatus) (reason string, is bool) {
 		return ReasonWaitingForIdentifier, false
 	case c.Active == 0:
 		return ReasonNotReady, false
-	case t.Bound == 0:
-		return ReasonNoTargets, false
 	}
 	return ReasonPartly, false
 }
@@ -93,16 +91,15 @@ func programmedMessage(s *engine.PoolStatus) string {
 		return "not accepted: " + p.Reason
 	}
 	members := c.Members - c.Withheld
-	// The stream's targets may include those of other pools.
-	parts := []string{fmt.Sprintf("%d of %d members are active", min(t.Active, c.Active), members)}
+	parts := []string{fmt.Sprintf("%d of %d members are active", t.Active, members)}
 	for _, n := range []struct {
 		count int
 		text  string
 	}{
 		{members - c.Ready - c.Draining, "not ready"},
 		{c.Draining, "draining"},
-		{members - t.Bound, "without a registered target"},
-		{t.Registered - t.Bound, "registered targets belong to no member"},
+		{members - t.Registered, "without a registered target"},
+		{s.Strangers, "registered in the stream by others than members of its pools"},
 		{t.Blocked, "waiting for an identifier that another target holds"},
 		{t.Invalid, "without an identifier in 1..max-targets"},
 		{c.Withheld, "withheld, see the condition Accepted"},

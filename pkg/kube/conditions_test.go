@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +25,7 @@ func TestProgrammed(t *testing.T) {
 	byHand := accepted(pool.Counts{})
 	byHand.HasSelector = false
 	refused := &pool.Pool{Reason: pool.ReasonNotPermitted, Message: "no"}
+	strangers := map[string]int{"registered from elsewhere": 2}
 	for name, tc := range map[string]struct {
 		pool    *pool.Pool
 		targets engine.Counts
@@ -41,25 +41,25 @@ func TestProgrammed(t *testing.T) {
 			"0 of 0 members are active; 2 withheld, see the condition Accepted"},
 		"nobody registered": {accepted(three), engine.Counts{}, false, ReasonNoTargets,
 			"0 of 3 members are active; 1 not ready; 3 without a registered target"},
-		"all ready are active": {accepted(three), engine.Counts{Registered: 3, Bound: 3, Active: 2}, true, ReasonProgrammed,
+		"all ready are active": {accepted(three), engine.Counts{Registered: 3, Active: 2}, true, ReasonProgrammed,
 			"2 of 3 members are active; 1 not ready"},
-		"one waits for its identifier": {accepted(three), engine.Counts{Registered: 3, Bound: 3, Active: 1, Blocked: 1}, false,
+		"one waits for its identifier": {accepted(three), engine.Counts{Registered: 3, Active: 1, Blocked: 1}, false,
 			ReasonWaitingForIdentifier, "1 of 3 members are active; 1 not ready; 1 waiting for an identifier that another target holds"},
-		"bad identifier": {accepted(three), engine.Counts{Registered: 3, Bound: 3, Active: 1, Invalid: 1}, false,
+		"bad identifier": {accepted(three), engine.Counts{Registered: 3, Active: 1, Invalid: 1}, false,
 			ReasonWaitingForIdentifier, "1 of 3 members are active; 1 not ready; 1 without an identifier in 1..max-targets"},
-		"none ready": {accepted(pool.Counts{Members: 2}), engine.Counts{Registered: 2, Bound: 2}, false, ReasonNotReady,
+		"none ready": {accepted(pool.Counts{Members: 2}), engine.Counts{Registered: 2}, false, ReasonNotReady,
 			"0 of 2 members are active; 2 not ready"},
-		"registered from elsewhere": {accepted(three), engine.Counts{Registered: 2}, false, ReasonNoTargets,
-			"0 of 3 members are active; 1 not ready; 3 without a registered target; 2 registered targets belong to no member"},
-		"one of two ready": {accepted(three), engine.Counts{Registered: 1, Bound: 1, Active: 1}, false, ReasonPartly,
+		"registered from elsewhere": {accepted(three), engine.Counts{}, false, ReasonNoTargets,
+			"0 of 3 members are active; 1 not ready; 3 without a registered target; 2 registered in the stream by others than members of its pools"},
+		"one of two ready": {accepted(three), engine.Counts{Registered: 1, Active: 1}, false, ReasonPartly,
 			"1 of 3 members are active; 1 not ready; 2 without a registered target"},
-		"panic": {panicking, engine.Counts{Registered: 3, Bound: 3, Active: 3}, true, ReasonPanic,
+		"panic": {panicking, engine.Counts{Registered: 3, Active: 3}, true, ReasonPanic,
 			"3 of 3 members are active; 2 not ready; fewer than 50 % are ready, so all that are not terminating count as active"},
-		"draining": {accepted(pool.Counts{Members: 2, Ready: 1, Draining: 1, Active: 1}), engine.Counts{Registered: 2, Bound: 2, Active: 1, Draining: 1},
+		"draining": {accepted(pool.Counts{Members: 2, Ready: 1, Draining: 1, Active: 1}), engine.Counts{Registered: 2, Active: 1, Draining: 1},
 			true, ReasonProgrammed, "1 of 2 members are active; 1 draining"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := conditionsOf(&engine.PoolStatus{Pool: tc.pool, Targets: tc.targets})
+			got := conditionsOf(&engine.PoolStatus{Pool: tc.pool, Targets: tc.targets, Strangers: strangers[name]})
 			require.Equal(t, []metav1.Condition{
 				{Type: "meridio.nordix.org/Accepted", Status: statusOf(tc.pool.Accepted), Reason: tc.pool.Reason, Message: tc.pool.Message},
 				{Type: "meridio.nordix.org/Programmed", Status: statusOf(tc.is), Reason: tc.reason, Message: tc.message},
@@ -96,7 +96,7 @@ func TestConditionsAreValid(t *testing.T) {
 			HasSelector: rapid.Bool().Draw(t, "selector"), Message: strings.Repeat(text.Draw(t, "message"), 100),
 			Problems: rapid.SliceOfN(text, 0, 9).Draw(t, "problems"),
 			Counts:   pool.Counts{Members: n.Draw(t, "members"), Ready: n.Draw(t, "ready"), Active: n.Draw(t, "active")}}
-		s := &engine.PoolStatus{Pool: p, Targets: engine.Counts{Registered: n.Draw(t, "registered"), Bound: n.Draw(t, "bound"), Active: n.Draw(t, "in use")}}
+		s := &engine.PoolStatus{Pool: p, Targets: engine.Counts{Registered: n.Draw(t, "registered"), Active: n.Draw(t, "in use")}}
 		for _, c := range conditionsOf(s) {
 			require.NotEmpty(t, c.Reason)
 			require.LessOrEqual(t, len(c.Message), maxMessage)

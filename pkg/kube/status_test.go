@@ -59,7 +59,7 @@ func (e *env) events(t *testing.T, service, reason string) []eventsv1.Event {
 func poolOf(s *corev1.Service, message string, active int) map[pool.Ref]*engine.PoolStatus {
 	p := accepted(pool.Counts{Members: 2, Ready: 2, Active: 2})
 	p.Ref, p.UID, p.Message = pool.Ref{Namespace: s.Namespace, Name: s.Name}, string(s.UID), message
-	return map[pool.Ref]*engine.PoolStatus{p.Ref: {Pool: p, Targets: engine.Counts{Registered: 2, Bound: 2, Active: active}}}
+	return map[pool.Ref]*engine.PoolStatus{p.Ref: {Pool: p, Targets: engine.Counts{Registered: 2, Active: active}}}
 }
 
 func gone(s *corev1.Service) map[pool.Ref]*engine.PoolStatus {
