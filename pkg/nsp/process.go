@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -112,6 +113,9 @@ func (p *process) connect(context.Context) error {
 	rc.UserAgent = "meridio-nsp/" + Version
 	// Watches cost nothing here; status writes have a limiter of their own.
 	rc.QPS, rc.Burst = 100, 200
+	// A slice has 100 endpoints, and reading one in JSON takes longer than all that follows.
+	rc.ContentType = runtime.ContentTypeProtobuf
+	rc.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	p.client, err = kubernetes.NewForConfig(rc)
 	if err != nil {
 		return fmt.Errorf("making a Kubernetes client: %w", err)
