@@ -80,7 +80,7 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newPools(), newTargets(), newWatch(), newVersion())
+	root.AddCommand(newNamespace(), newPools(), newTargets(), newWatch(), newImport(), newExport(), newVersion())
 	return root
 }
 
