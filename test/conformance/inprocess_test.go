@@ -40,8 +40,26 @@ func TestRecordedScenarios(t *testing.T) {
 					Await: func(condition func() bool) bool { synctest.Wait(); return condition() },
 				}
 				require.NoError(t, r.Run(t.Context()))
+				requireDeparturesOnly(t, r)
 			})
 		})
+	}
+}
+
+// requireDeparturesOnly checks that the answers differ from the recorded ones in the calls of the departures, and in no others.
+func requireDeparturesOnly(t *testing.T, r *Replay) {
+	departed := make(map[int]string)
+	for _, d := range Departures {
+		for _, call := range d.Calls[r.Transcript.Name] {
+			departed[call] = d.Name
+		}
+	}
+	differences := r.Differences()
+	for call, what := range differences {
+		require.NotEmptyf(t, departed[call], "call %d differs, which is no departure: %s", call, what)
+	}
+	for call, name := range departed {
+		require.NotEmptyf(t, differences[call], "call %d is as recorded, in spite of: %s", call, name)
 	}
 }
 

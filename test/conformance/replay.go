@@ -46,6 +46,10 @@ type Replay struct {
 
 	course  *Course
 	clients map[string]*grpc.ClientConn
+	answers map[int]*answers
+	// order are the writes that are to come, pending those that wait for their turn.
+	order   []int
+	pending map[int]*Record
 	watches map[int]*watching
 	begun   atomic.Int64
 	readers sync.WaitGroup
@@ -73,6 +77,8 @@ func (r *Replay) Run(ctx context.Context) error {
 	sc := scenarioOf(r.Transcript.Name)
 	r.course = NewCourse(&Model{Departing: true, Timeout: sc.timeout, MaxTargets: sc.maxTargets})
 	r.clients, r.watches = make(map[string]*grpc.ClientConn), make(map[int]*watching)
+	r.answers = make(map[int]*answers)
+	r.order, r.pending = r.Transcript.writes(), make(map[int]*Record)
 	defer r.readers.Wait()
 	defer r.end()
 	for i, rec := range r.Transcript.Records {
@@ -105,7 +111,7 @@ func (r *Replay) step(ctx context.Context, rec *Record) error {
 	case rec.Dir == Request && rec.RPC == Watch:
 		err = r.watch(ctx, rec)
 	case rec.Dir == Request && served(rec.RPC):
-		err = r.call(ctx, rec)
+		err = r.callInOrder(ctx, rec)
 	case rec.Dir == End && rec.RPC == Watch && rec.By == "client":
 		r.watches[rec.Call].leave()
 	}
@@ -178,6 +184,33 @@ func (r *Replay) client(name string) (*grpc.ClientConn, error) {
 	return c, err
 }
 
+// callInOrder makes a call, unless another write has to go first: then it is made after that. Where writes overlapped, their answers say in which order
+// they took effect, since Meridio's NSP does one at a time.
+func (r *Replay) callInOrder(ctx context.Context, rec *Record) error {
+	if rec.RPC != Register && rec.RPC != Unregister {
+		return r.call(ctx, rec)
+	}
+	r.pending[rec.Call] = rec
+	for len(r.order) > 0 && r.pending[r.order[0]] != nil {
+		next := r.pending[r.order[0]]
+		r.order = r.order[1:]
+		if err := r.call(ctx, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writes are the calls that write, in the order of their ends.
+func (t *Transcript) writes() (calls []int) {
+	for _, r := range t.Records {
+		if r.Dir == End && (r.RPC == Register || r.RPC == Unregister) {
+			calls = append(calls, r.Call)
+		}
+	}
+	return calls
+}
+
 // call makes a call and holds its status against the expected one.
 func (r *Replay) call(ctx context.Context, rec *Record) error {
 	want, body := r.expect(rec), rec.body()
@@ -190,6 +223,7 @@ func (r *Replay) call(ctx context.Context, rec *Record) error {
 	defer cancel()
 	var resp []byte
 	err = conn.Invoke(ctx, rec.RPC, body, &resp, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
+	r.answers[rec.Call] = &answers{code: status.Code(err)}
 	if got := status.Code(err); got != want {
 		return fmt.Errorf("ended with %v, should with %v: %w", got, want, err)
 	}
@@ -248,6 +282,7 @@ func (r *Replay) watch(ctx context.Context, rec *Record) error {
 		defer cancel()
 		var resp []byte
 		err := s.RecvMsg(&resp)
+		r.answers[rec.Call] = &answers{code: status.Code(err)}
 		if got, want := status.Code(err), r.Transcript.endOf(rec.Call); got != want {
 			return fmt.Errorf("ended with %v, should with %v: %w", got, want, err)
 		}
@@ -330,6 +365,10 @@ func (r *Replay) explain() error {
 		w.mu.Lock()
 		heard := w.heard
 		w.mu.Unlock()
+		r.answers[w.call] = &answers{}
+		for _, h := range heard {
+			r.answers[w.call].lists = append(r.answers[w.call].lists, h.List)
+		}
 		if _, err := r.course.Explain(w.filter, heard); err != nil {
 			return fmt.Errorf("the watch of call %d: %w", w.call, err)
 		}
