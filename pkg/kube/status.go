@@ -40,6 +40,8 @@ const (
 // StatusConfig configures Status.
 type StatusConfig struct {
 	Client kubernetes.Interface
+	// Namespaces are those in which conditions are looked for that an earlier run left behind.
+	Namespaces []string
 	// Interval is the least time between two writes for one Service; default 1 s.
 	Interval time.Duration
 	// Limit bounds the Services served per second; default 50.
@@ -120,6 +122,11 @@ func (s *Status) Run(ctx context.Context) error {
 		queue.Add(ref)
 	}
 	s.mu.Unlock()
+	var sweeps sync.WaitGroup
+	defer sweeps.Wait()
+	for _, namespace := range s.cfg.Namespaces {
+		sweeps.Go(func() { s.sweep(ctx, namespace) })
+	}
 
 	for {
 		ref, ending := queue.Get()

@@ -46,7 +46,9 @@ func (n *namespace) assemble(context.Context) error {
 	n.configs = kube.NewConfigs(kube.ConfigsConfig{
 		Client: n.client, Sink: post, Namespace: n.cfg.Namespace, Save: n.registry.SaveDocument, Log: n.log,
 	})
-	n.status = kube.NewStatus(kube.StatusConfig{Client: n.client, Log: n.log})
+	n.status = kube.NewStatus(kube.StatusConfig{
+		Client: n.client, Namespaces: []string{n.cfg.Namespace}, Log: n.log,
+	})
 	n.makeEngine(engine.Config{
 		Namespaces:   []string{n.cfg.Namespace},
 		Assignment:   pool.Assignment(n.cfg.Assignment),

@@ -108,6 +108,15 @@ func TestMarkerOffAndOn(t *testing.T) {
 
 	s.service("web", "stream-a")
 	s.active(lb, "stream-a", "one")
+
+	// Likewise while nobody watches.
+	s.condition("web", "meridio.nordix.org/Programmed", metav1.ConditionTrue)
+	s.nsp.Stop()
+	s.patch("web", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":null}}}`)
+	require.NoError(t, s.nsp.Start(t.Context()))
+	s.active(lb, "stream-a")
+	require.Eventually(t, func() bool { return len(s.get("web").Status.Conditions) == 0 }, patience, 50*time.Millisecond,
+		"the conditions go at the next start")
 }
 
 // TestServiceSaysWhyNot: what is wrong with a Service stands in its conditions, and disturbs no other. // P3, P6
