@@ -149,7 +149,7 @@ func TestCompletion(t *testing.T) {
 		"watch feed ":                 "trench-a/lb",
 		"watch assignments ":          "red/web-0 red/web-1 red/web-2",
 		"pools -o ":                   "table wide json yaml",
-		"namespace --transport ":      "plaintext tls",
+		"namespace --transport ":      "plaintext tls spiffe",
 		"namespace --log-level ":      "debug info warn error",
 		"pools --server 127.0.0.1:1 ": "",
 	} {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"strings"
-	"time"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -28,36 +28,20 @@ func newNamespace() *cobra.Command {
 			if err := cfg.Validate(); err != nil {
 				return usageError{err}
 			}
-			log, err := newLogger(cmd.ErrOrStderr(), level)
-			if err != nil {
-				return err
-			}
-			return nsp.RunNamespace(cmd.Context(), cfg, log)
+			return runProcess(cmd.Context(), cmd.ErrOrStderr(), level, func(ctx context.Context, log *slog.Logger) error {
+				return nsp.RunNamespace(ctx, cfg, log)
+			})
 		},
 	}
+	addProcess(cmd, &cfg.ProcessConfig, &level)
 	f := cmd.Flags()
-	f.StringVar(&cfg.Namespace, "namespace", "", "namespace whose streams are served (required)")
-	f.IntVar(&cfg.Port, "port", 7778, "port of the gRPC services")
-	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9090", "address of the Prometheus metrics; empty for none")
-	f.StringVar(&cfg.HealthSocket, "health-socket", "/tmp/health.sock", "unix socket that answers health probes; empty for none")
-	f.StringVar(&cfg.Datasource, "datasource", "/run/nsp/data/registry.db", "file of the registry")
-	f.DurationVar(&cfg.EntryTimeout, "entry-timeout", time.Minute, "how long a registration lives without a refresh")
-	f.StringVar(&cfg.Transport, "transport", nsp.Plaintext, "one of "+strings.Join(nsp.Transports, ", "))
-	f.StringVar(&cfg.TLSCertFile, "tls-cert-file", "", "certificate chain of the server, PEM; read again when it changes")
-	f.StringVar(&cfg.TLSKeyFile, "tls-key-file", "", "private key of the server, PEM; read again when it changes")
-	f.StringVar(&cfg.TLSClientCA, "tls-client-ca-file", "", "CA that clients must have a certificate of, PEM; empty asks for none")
 	f.StringVar(&cfg.Authorisation, "authorisation", string(auth.PeerAddress), fmt.Sprintf("who is believed, one of %v", auth.Modes))
 	f.StringVar(&cfg.Assignment, "assignment", string(pool.ByMembership),
 		"which members hold a stream where the Service does not say: membership or ready")
 	f.BoolVar(&cfg.ReadinessPush, "readiness-push", true,
 		"tell load balancers of readiness at once; off, a target counts as long as its TAPA has it registered, as in Meridio 1.x")
-	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig, for running outside a cluster")
-	f.DurationVar(&cfg.ShutdownTimeout, "shutdown-timeout", 10*time.Second, "how long calls may take to end at shutdown")
-	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
-	complete(cmd, "transport", nsp.Transports...)
 	complete(cmd, "authorisation", string(auth.PeerAddress), string(auth.None))
 	complete(cmd, "assignment", string(pool.ByMembership), string(pool.ByReadiness))
-	complete(cmd, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
 

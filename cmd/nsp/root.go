@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
@@ -66,7 +65,8 @@ func newRoot() *cobra.Command {
 		Use:   "nsp",
 		Short: "The Network Service Platform of Meridio",
 		Long: "nsp keeps the registry of targets of Meridio, and turns labelled Kubernetes Services into streams:\n" +
-			"sidecars learn which streams to hold, load balancers which targets take traffic.",
+			"sidecars learn which streams to hold, load balancers which targets take traffic.\n\n" +
+			"Without a command it runs the process of one trench, as Meridio's operator starts it: see nsp trench --help.",
 		Version:           nsp.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -77,10 +77,10 @@ func newRoot() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	beTrench(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newPools(), newTargets(), newWatch(), newImport(), newExport(), newVersion())
+	root.AddCommand(newNamespace(), newTrench(), newPools(), newTargets(), newWatch(), newImport(), newExport(), newVersion())
 	return root
 }
 
@@ -98,7 +98,7 @@ func newVersion() *cobra.Command {
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		name := "NSP_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f.Name)
 		value, ok := os.LookupEnv(name)
 		if !ok || f.Changed || f.Name == "help" || f.Name == "version" {
 			return
@@ -113,6 +113,14 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	return nil
 }
 
+// variableOf is the environment variable of a flag.
+func variableOf(flag string) string {
+	if flag == spiffeFlag {
+		return workloadapi.SocketEnv
+	}
+	return "NSP_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
 // unfit says why a variable is refused. Kubernetes gives every pod a variable NSP_PORT where there is a Service called nsp, and
 // that is the one case where nobody has set it.
 func unfit(name, value, flag string, err error) error {
@@ -121,20 +129,4 @@ func unfit(name, value, flag string, err error) error {
 			"set enableServiceLinks: false in the pod, or set --%s", name, value, flag, flag)
 	}
 	return fmt.Errorf("the environment variable %s=%q does not fit --%s: %w", name, value, flag, err)
-}
-
-// newLogger logs JSON lines to w. The libraries below log through it too.
-func newLogger(w io.Writer, level string) (*slog.Logger, error) {
-	var l slog.Level
-	switch strings.ToUpper(level) {
-	case "TRACE": // Meridio's finest level
-		l = slog.LevelDebug
-	default:
-		if err := l.UnmarshalText([]byte(level)); err != nil {
-			return nil, usageError{fmt.Errorf("--log-level is %q: choose debug, info, warn or error", level)}
-		}
-	}
-	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
-	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: max(l, slog.LevelWarn)})))
-	return log, nil
 }

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -18,12 +24,18 @@ import (
 // A command line that makes no sense ends with 2 and a sentence that says what to do.
 func TestUsageErrors(t *testing.T) {
 	for line, says := range map[string]string{
-		"bogus":                                   `unknown command "bogus"`,
-		"watch bogus":                             `unknown command "bogus"`,
-		"version now":                             `unknown command "now"`,
-		"namespace --bogus":                       "unknown flag: --bogus",
-		"namespace":                               "--namespace is empty",
-		"namespace red":                           `"red"`,
+		"bogus":             `unknown command "bogus"`,
+		"watch bogus":       `unknown command "bogus"`,
+		"version now":       `unknown command "now"`,
+		"namespace --bogus": "unknown flag: --bogus",
+		"namespace":         "--namespace is empty",
+		"namespace red":     `"red"`,
+		"":                  "--namespace is empty",
+		"--config-map-name UPPER --namespace red": "--config-map-name is no name of a ConfigMap",
+		"trench":                                  "--namespace is empty",
+		"trench red":                              `"red"`,
+		"trench --bogus":                          "unknown flag: --bogus",
+		"trench --namespace red --log-level x":    "choose debug, info, warn or error",
 		"namespace --namespace red --port many":   `invalid argument "many" for "--port"`,
 		"namespace --namespace red --port 70000":  "--port is 70000",
 		"namespace --namespace red --transport x": "choose one of plaintext, tls",
@@ -76,7 +88,6 @@ func TestEnvironment(t *testing.T) {
 		"a Service called nsp":                 {[2]string{"NSP_PORT", "tcp://10.0.0.1:7778"}, nil, exitUsage, "comes from a Kubernetes Service"},
 		"unknown ones are ignored":             {[2]string{"NSP_BOGUS", "1"}, nil, exitFailed, "/nowhere/config"},
 		"those of flags that are no setting":   {[2]string{"NSP_VERSION", "v1.2"}, nil, exitFailed, "/nowhere/config"},
-		"the operator's":                       {[2]string{"NSP_LOG_LEVEL", "TRACE"}, nil, exitFailed, "/nowhere/config"},
 		"an empty one is a value as any other": {[2]string{"NSP_METRICS_ADDRESS", ""}, nil, exitFailed, "/nowhere/config"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,6 +97,57 @@ func TestEnvironment(t *testing.T) {
 			require.Contains(t, r.stderr, tt.says)
 		})
 	}
+}
+
+// Everything that Meridio's operator sets, or people set in its template, and more.
+func TestOperatorsEnvironment(t *testing.T) {
+	for name, value := range map[string]string{
+		"NSP_PORT": "7778", "NSP_NAMESPACE": "red", "NSP_CONFIG_MAP_NAME": "meridio-configuration-trench-a", "NSP_ENTRY_TIMEOUT": "60s",
+		"NSP_DATASOURCE": filepath.Join(t.TempDir(), "registry.db"), "NSP_GRPC_PROBE_RPC_TIMEOUT": "1s", "NSP_KUBECONFIG": "/nowhere/config",
+	} {
+		t.Setenv(name, value)
+	}
+	for _, level := range []string{"TRACE", "trace", "DEBUG", "Info", "WARN", "warning", "ERROR", "CRITICAL", "fatal", ""} {
+		t.Setenv("NSP_LOG_LEVEL", level)
+		for _, args := range [][]string{nil, {"trench"}, {"namespace"}} {
+			r := command(t, args...)
+			require.Equal(t, exitFailed, r.code, r.stderr)
+			require.Contains(t, r.stderr, "/nowhere/config")
+		}
+	}
+}
+
+// SIGUSR2 shows all, SIGUSR1 what was configured.
+func TestSignalsChangeTheLogLevel(t *testing.T) {
+	reader, writer := io.Pipe()
+	lines := bufio.NewScanner(reader)
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer writer.Close()
+		ended <- runProcess(ctx, writer, "warn", func(ctx context.Context, log *slog.Logger) error {
+			log.Warn("started")
+			<-ctx.Done()
+			log.Debug("unseen")
+			log.Error("ended")
+			return nil
+		})
+	}()
+	heard := func(words ...string) {
+		t.Helper()
+		require.True(t, lines.Scan())
+		for _, w := range words {
+			require.Contains(t, lines.Text(), w)
+		}
+	}
+	heard("started")
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
+	heard("log level changed", `"DEBUG"`)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
+	heard("log level changed", `"WARN"`)
+	stop()
+	heard("ended")
+	require.NoError(t, <-ended)
 }
 
 // Every command says what it is for, and those with arguments give an example.
@@ -102,7 +164,7 @@ func TestHelp(t *testing.T) {
 	}
 	visit(newRoot())
 	visit(newProbe())
-	for _, args := range [][]string{{}, {"--help"}, {"watch"}, {"help", "watch", "feed"}, {"pools", "-h"}} {
+	for _, args := range [][]string{{"--help"}, {"trench", "-h"}, {"watch"}, {"help", "watch", "feed"}, {"pools", "-h"}} {
 		r := command(t, args...)
 		require.Zero(t, r.code)
 		require.Contains(t, r.stdout, "Usage:")

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nordix/meridio-nsp/pkg/nsp"
+)
+
+func newTrench() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trench",
+		Short: "Run the process of one trench, which is also what nsp does without a command",
+		Long: "Serve the configuration and the target registry of one trench, as the NSP of Meridio 1.x does.\n\n" +
+			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR, so that the process runs in the\n" +
+			"StatefulSet that Meridio's operator makes. Where --datasource is a registry of Meridio 1.x it is taken over.",
+		Example: "  nsp trench --namespace red --config-map-name meridio-configuration-trench-a",
+		Args:    noArgs,
+	}
+	beTrench(cmd)
+	return cmd
+}
+
+// beTrench gives a command the flags and the doings of a trench process.
+func beTrench(cmd *cobra.Command) {
+	var cfg nsp.TrenchConfig
+	var level string
+	addProcess(cmd, &cfg.ProcessConfig, &level)
+	cmd.Flags().StringVar(&cfg.ConfigMapName, "config-map-name", nsp.DefaultConfigMap,
+		"ConfigMap with the configuration of the trench; Meridio's operator calls it meridio-configuration-<trench>")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cfg.Validate(); err != nil {
+			return usageError{err}
+		}
+		return runProcess(cmd.Context(), cmd.ErrOrStderr(), level, func(ctx context.Context, log *slog.Logger) error {
+			return nsp.RunTrench(ctx, cfg, log)
+		})
+	}
+}
