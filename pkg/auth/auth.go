@@ -40,6 +40,8 @@ type Caller struct {
 	Mode Mode
 	// Addr is the source address, unmapped; invalid where the transport has none, as a unix socket.
 	Addr netip.Addr
+	// TrenchProcess is set where the proven ServiceAccount is one of trench processes: such a caller says for whom it calls.
+	TrenchProcess bool
 	// Identity is what the transport proves.
 	Identity
 }

@@ -118,7 +118,7 @@ func (l *Lists) Note(last, now *Row) {
 	if now != nil {
 		l.store(now)
 	}
-	if last == nil || now == nil || !last.sameLegacy(now) || last.State != now.State {
+	if last == nil || now == nil || last.Entry.ID != now.Entry.ID || !last.sameLegacy(now) || last.State != now.State {
 		l.concern(last, now)
 	}
 }

@@ -64,7 +64,7 @@ type Registry struct {
 
 	// What follows belongs to Load and then to Run.
 	table   *table
-	leases  *leases
+	leases  *Leases
 	ticked  time.Time
 	batch   []*operation
 	failing bool
@@ -92,7 +92,7 @@ func New(cfg Config) *Registry {
 	}
 	return &Registry{
 		cfg: cfg, queue: make(chan *operation), lazy: newLazy(), stopped: make(chan struct{}),
-		table: newTable(1), leases: newLeases(cfg.Timeout),
+		table: newTable(1), leases: NewLeases(cfg.Timeout),
 		dirty: map[uint64]struct{}{}, documents: map[string][]byte{},
 	}
 }
@@ -107,7 +107,7 @@ func (r *Registry) Load(ctx context.Context) (Saved, error) {
 	r.table = newTable(saved.NextID)
 	r.table.restore(r.readable(ctx, saved.Entries))
 	for k := range r.table.entries {
-		r.leases.renew(k)
+		r.leases.Renew(k)
 	}
 	maps.Copy(r.documents, saved.Documents)
 	return Saved{Entries: r.table.all(), NextID: r.table.nextID, Documents: saved.Documents}, nil
@@ -227,12 +227,12 @@ func outlive(parent context.Context, by time.Duration) (context.Context, context
 func (r *Registry) tick(ctx context.Context) {
 	r.serve(ctx)
 	now := time.Now()
-	expire := r.leases.advance(now.Sub(r.ticked))
+	expire := r.leases.Advance(now.Sub(r.ticked))
 	r.ticked = now
 	if !expire {
 		return
 	}
-	if keys := r.leases.due(); len(keys) > 0 {
+	if keys := r.leases.Due(); len(keys) > 0 {
 		r.cfg.Log.InfoContext(ctx, "registrations were not refreshed in time", "count", len(keys), "first", keys[0].Addrs)
 		r.round(ctx, []*operation{{
 			ctx:   ctx,

@@ -1,6 +1,9 @@
 package registry
 
-import "context"
+import (
+	"context"
+	"math"
+)
 
 // Seen is the last that somebody knew of an entry; see Withdraw.
 type Seen struct {
@@ -62,4 +65,9 @@ func (t *table) bringBack(e Entry) Change {
 	t.arbitrate(&e)
 	t.put(&e)
 	return Change{New: &e, Restored: true}
+}
+
+// EntryOf is the entry that a target would have, without ID and with the status that it states. The error wraps ErrInvalid.
+func EntryOf(t Target, c Caller, own string) (Entry, error) {
+	return newEntry(t, c, own, Limits{Context: math.MaxInt, Addresses: math.MaxInt})
 }

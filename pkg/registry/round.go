@@ -142,7 +142,7 @@ func (r *Registry) excuse(changes []Change) {
 		switch {
 		case !c.Registered:
 		case c.Old != nil:
-			r.leases.renew(c.Old.Key)
+			r.leases.Renew(c.Old.Key)
 		default:
 			delete(r.table.registered, c.New.Key)
 		}
@@ -155,12 +155,12 @@ func (r *Registry) settle(ctx context.Context, changes []Change, stats *Round) {
 	for _, c := range changes {
 		switch {
 		case c.New == nil:
-			r.leases.drop(c.Old.Key)
+			r.leases.Drop(c.Old.Key)
 			if r.table.entries[c.Old.Key] == nil {
 				delete(r.table.registered, c.Old.Key)
 			}
 		case c.Registered, c.Restored:
-			r.leases.renew(c.New.Key)
+			r.leases.Renew(c.New.Key)
 		}
 		if c.Expired {
 			stats.Expired++

@@ -85,19 +85,19 @@ func TestQueueGoesBeforeExpiry(t *testing.T) {
 		r.round(t.Context(), []*operation{registering(t.Context(), known)})
 		r.ticked = time.Now()
 		for range 100 {
-			r.leases.advance(time.Second)
+			r.leases.Advance(time.Second)
 		}
-		require.Len(t, r.leases.due(), 1)
+		require.Len(t, r.leases.Due(), 1)
 		go func() { _ = r.do(t.Context(), func(tab *table) []Change { return tab.register(known) }) }()
 		synctest.Wait()
 		r.tick(t.Context())
 		require.Len(t, r.table.entries, 1)
 		for range 100 {
-			r.leases.advance(time.Second)
+			r.leases.Advance(time.Second)
 		}
 		r.tick(t.Context())
 		require.Empty(t, r.table.entries, "and without one it goes")
-		require.Empty(t, r.leases.due())
+		require.Empty(t, r.leases.Due())
 	})
 }
 

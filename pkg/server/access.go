@@ -30,6 +30,12 @@ var access = map[string]rule{
 	nspv1.ConfigurationManager_WatchVip_FullMethodName:       anybody,
 	nspv1.ConfigurationManager_WatchAttractor_FullMethodName: anybody,
 	nspv1.ConfigurationManager_WatchGateway_FullMethodName:   anybody,
+	// Trench processes say for whom they call, so they have to prove what they are.
+	targetpoolv1.Relay_Watch_FullMethodName:      trenchProcess,
+	targetpoolv1.Relay_Position_FullMethodName:   trenchProcess,
+	targetpoolv1.Relay_Register_FullMethodName:   trenchProcess,
+	targetpoolv1.Relay_Unregister_FullMethodName: trenchProcess,
+	targetpoolv1.Relay_Restore_FullMethodName:    trenchProcess,
 	// People, through kubectl port-forward or exec: the answers show everything.
 	targetpoolv1.Inspector_ListPools_FullMethodName:   local,
 	targetpoolv1.Inspector_ListTargets_FullMethodName: local,
@@ -46,6 +52,13 @@ func local(c auth.Caller) error {
 		return nil
 	}
 	return fmt.Errorf("%w: only calls from the NSP's own pod may look into it; use kubectl port-forward", auth.ErrDenied)
+}
+
+func trenchProcess(c auth.Caller) error {
+	if c.Mode == auth.None || c.TrenchProcess {
+		return nil
+	}
+	return fmt.Errorf("%w: only trench processes may relay; see --trench-process-accounts", auth.ErrDenied)
 }
 
 // admit applies the table.

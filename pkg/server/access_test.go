@@ -23,7 +23,7 @@ import (
 func TestAccessTableIsComplete(t *testing.T) {
 	var served, ruled []string
 	for service, info := range New(Config{
-		Engine: &engine.Engine{}, Targets: &engine.Engine{}, Configuration: NewConfiguration(),
+		Engine: &engine.Engine{}, Targets: &engine.Engine{}, Configuration: NewConfiguration(), Relay: &registry.Registry{},
 	}).grpc.GetServiceInfo() {
 		for _, m := range info.Methods {
 			served = append(served, "/"+service+"/"+m.Name)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,6 +68,9 @@ type Config struct {
 	Registry Registry
 	// Configuration serves nsp.v1.ConfigurationManager; nil leaves it out.
 	Configuration *Configuration
+	// Relay serves the trench processes of TrenchProcesses from Engine; nil leaves it out.
+	Relay           RelayRegistry
+	TrenchProcesses []auth.ServiceAccount
 	// Opened is closed when calls may be answered; those that come before wait, except for health. nil is at once.
 	Opened <-chan struct{}
 	// Namespace is the NSP's own.
@@ -127,6 +131,9 @@ func (s *Server) register() {
 	}
 	if s.cfg.Targets != nil {
 		nspv1.RegisterTargetRegistryServer(s.grpc, &targetRegistry{server: s})
+	}
+	if s.cfg.Relay != nil {
+		targetpoolv1.RegisterRelayServer(s.grpc, &relay{server: s})
 	}
 	if s.cfg.Configuration != nil {
 		nspv1.RegisterConfigurationManagerServer(s.grpc, &configurationManager{server: s})
@@ -239,6 +246,7 @@ func (s *Server) caller(ctx context.Context) auth.Caller {
 	c := auth.Caller{Mode: s.cfg.Auth}
 	if p, ok := peer.FromContext(ctx); ok {
 		c.Addr, c.Identity = peerAddr(p), auth.IdentityOf(p.AuthInfo)
+		c.TrenchProcess = c.Account != (auth.ServiceAccount{}) && slices.Contains(s.cfg.TrenchProcesses, c.Account)
 	}
 	return c
 }
