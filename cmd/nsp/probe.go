@@ -4,13 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
 )
 
 // probeName is the name under which the binary is a health probe.
@@ -20,6 +26,7 @@ const probeName = "grpc_health_probe"
 func newProbe() *cobra.Command {
 	var addr, service string
 	var connectTimeout, rpcTimeout time.Duration
+	var spiffe bool
 	cmd := &cobra.Command{
 		Use:           probeName,
 		Short:         "Ask a gRPC server for its health",
@@ -33,7 +40,12 @@ func newProbe() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), connectTimeout+rpcTimeout)
 			defer cancel()
-			return probe(ctx, addr, service)
+			creds, stop, err := probeCredentials(ctx, spiffe, connectTimeout)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			return probe(ctx, addr, service, creds)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -42,11 +54,26 @@ func newProbe() *cobra.Command {
 	f.StringVar(&service, "service", "", "service to ask for; empty for the whole")
 	f.DurationVar(&connectTimeout, "connect-timeout", time.Second, "time to connect")
 	f.DurationVar(&rpcTimeout, "rpc-timeout", time.Second, "time to answer")
+	f.BoolVar(&spiffe, "spiffe", false, "connect by mTLS, with an SVID of the workload API at "+workloadapi.SocketEnv)
 	return cmd
 }
 
-func probe(ctx context.Context, addr, service string) error {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// probeCredentials are plaintext, or what the workload API gives within the time that it takes to connect.
+func probeCredentials(ctx context.Context, spiffe bool, timeout time.Duration) (credentials.TransportCredentials, func(), error) {
+	if !spiffe {
+		return insecure.NewCredentials(), func() {}, nil
+	}
+	source, err := auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{
+		Socket: os.Getenv(workloadapi.SocketEnv), Timeout: timeout, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return source.Client(), source.Close, nil
+}
+
+func probe(ctx context.Context, addr, service string, creds credentials.TransportCredentials) error {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		return usageError{fmt.Errorf("the address %q: %w", addr, err)}
 	}

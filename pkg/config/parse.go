@@ -1,8 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v2" // The dialect of Meridio 1.x: the same text must mean the same.
 )
@@ -66,14 +69,43 @@ func list[T any](field func(*Config) *[]T) section {
 	}
 }
 
+// errText is a string that no message can carry; YAML can spell one as binary data.
+var errText = errors.New("a string is not valid UTF-8")
+
 // decode is strict: unknown and repeated fields are errors. It leaves out untouched where it fails half-way.
 func decode[T any](text string, out *T) error {
 	var v T
 	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
 		return err
 	}
+	if !validText(reflect.ValueOf(v)) {
+		return errText
+	}
 	*out = v
 	return nil
+}
+
+// validText tells whether all strings in a value are valid UTF-8.
+func validText(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.String:
+		return utf8.ValidString(v.String())
+	case reflect.Pointer:
+		return v.IsNil() || validText(v.Elem())
+	case reflect.Slice:
+		for i := range v.Len() {
+			if !validText(v.Index(i)) {
+				return false
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if !validText(v.Field(i)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Parse reads the data of the ConfigMap. A malformed key gives a *KeyError, and keeps the value that last has; without

@@ -60,14 +60,16 @@ func TestParseMalformedKey(t *testing.T) {
 		"repeated field":       {KeyStreams, "items:\n- name: stream-a\n  name: stream-b\n"},
 		"no list":              {KeyVips, "items: 7\n"},
 		"case":                 {KeyTrench, "Name: trench-a\n"},
+		"no text":              {KeyFlows, "items:\n- name: f\n  vips: [!!binary gIGC]\n"},
+		"no text, nested":      {KeyGateways, "items:\n- name: g\n  bgp-auth: {key: !!binary gIGC}\n"},
 		"port":                 {KeyGateways, "items:\n- name: g\n  remote-port: 65536\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := full()
 			data[tc.key] = tc.text
-			data[KeyFlows] = ""
+			data[KeyAttractors] = ""
 			want := *good
-			want.Flows = nil
+			want.Attractors = nil
 
 			c, errs := Parse(data, good)
 			require.Len(t, errs, 1)
@@ -78,7 +80,7 @@ func TestParseMalformedKey(t *testing.T) {
 			require.Len(t, errs, 1)
 			require.Equal(t, []string{tc.key}, first.Unread)
 			require.False(t, first.IsRead(tc.key))
-			require.True(t, first.IsRead(KeyFlows))
+			require.True(t, first.IsRead(KeyAttractors))
 
 			again, _ := Parse(data, first)
 			require.False(t, again.IsRead(tc.key), "unread stays unread")
