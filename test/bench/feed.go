@@ -11,6 +11,9 @@ import (
 // refreshPeriod is how often a TAPA of Meridio 1.x refreshes: half of the entry timeout.
 const refreshPeriod = 30 * time.Second
 
+// sharedConnections carry the watches and calls of TAPAs where not each has its own.
+const sharedConnections = 25
+
 // scene is a farm with a namespace process, and client processes for the TAPAs and the load balancers.
 type scene struct {
 	*world
@@ -89,7 +92,7 @@ func feed(ctx context.Context, w *world, size int, largest bool) error {
 // populate registers a target for every member. The watches share connections here; the tapas suite gives each its own.
 func (s *scene) populate(ctx context.Context) error {
 	_, err := call[time.Duration](ctx, s.fleet, "Fleet.Connect", FleetArgs{
-		Dial: s.nsp.dial, Namespace: s.farm.namespace, Members: s.farm.size, Connections: 25,
+		Dial: s.nsp.dial, Namespace: s.farm.namespace, Members: s.farm.size, Connections: sharedConnections,
 		Streams: len(s.farm.slices), MaxTargets: 2 * perSlice, Watch: true,
 	})
 	if err != nil {
