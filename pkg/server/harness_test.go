@@ -41,6 +41,8 @@ type setup struct {
 	unsynced  bool
 	heartbeat time.Duration
 	mode      auth.Mode
+	// opened is Config.Opened.
+	opened chan struct{}
 	// store sees every batch before it is written.
 	store func(registry.Batch) error
 }
@@ -51,10 +53,12 @@ type nsp struct {
 	engine   *engine.Engine
 	registry *registry.Registry
 	server   *Server
-	seen     *observer
-	log      *buffer
-	addr     string
-	wanted   []string
+	// configuration is what nsp.v1.ConfigurationManager tells; nothing at first.
+	configuration *Configuration
+	seen          *observer
+	log           *buffer
+	addr          string
+	wanted        []string
 	// stop ends the server alone, once, and returns what Serve returned.
 	stop func() error
 }
@@ -66,7 +70,7 @@ func start(t *testing.T, s setup) *nsp {
 	store := memory.New()
 	require.NoError(t, store.Write(t.Context(), registry.Batch{Put: s.entries}))
 	store.Fail = s.store
-	n := &nsp{T: t, seen: newObserver(), log: &buffer{}}
+	n := &nsp{T: t, seen: newObserver(), log: &buffer{}, configuration: NewConfiguration()}
 	sink := &late{}
 	n.registry = registry.New(registry.Config{Store: store, Sink: sink, Namespace: own, Timeout: time.Hour})
 	saved, err := n.registry.Load(t.Context())
@@ -79,7 +83,8 @@ func start(t *testing.T, s setup) *nsp {
 		n.configure(trench)
 	}
 	n.server = New(Config{
-		Engine: n.engine, Targets: n.engine, Registry: n.registry, Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
+		Engine: n.engine, Targets: n.engine, Registry: n.registry, Configuration: n.configuration, Opened: s.opened,
+		Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
 		Grace: patience, Observer: n.seen, Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	if s.mode == "" {
