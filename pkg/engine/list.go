@@ -32,9 +32,11 @@ func (f Filter) exact() bool {
 // shows tells whether the row is in the filter's list. A load balancer of Meridio 1.x asks for ENABLED and gets the active
 // targets; every other status filters as registered, because an old TAPA reads its own entry back that way.
 func (f Filter) shows(r *Row) bool {
-	if r == nil || !f.covers(r.Entry) {
-		return false
-	}
+	return r != nil && f.covers(r.Entry) && f.admits(r)
+}
+
+// admits tells whether the row's status is asked for.
+func (f Filter) admits(r *Row) bool {
 	switch {
 	case f.Status == registry.Any:
 		return true
@@ -70,9 +72,13 @@ type List struct {
 
 // Rows are the registrations in the list.
 func (l *List) Rows() iter.Seq[*Row] {
+	shows := l.filter.shows
+	if l.filter.Type == registry.Default && l.filter.exact() {
+		shows = l.filter.admits // the tree is that of the stream
+	}
 	return func(yield func(*Row) bool) {
 		l.rows.Scan(func(_ uint64, r *Row) bool {
-			return !l.filter.shows(r) || yield(r)
+			return !shows(r) || yield(r)
 		})
 	}
 }

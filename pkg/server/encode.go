@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -73,11 +74,11 @@ func state(s engine.State) targetpoolv1.Target_State {
 // listFrame is the answer of an nsp.v1 watch.
 func listFrame(l *engine.List) frame {
 	return frame{l.Wire.Get(func() []byte {
-		out := []byte{}
+		var elements [][]byte
 		for r := range l.Rows() {
-			out = append(out, legacyElement(r)...)
+			elements = append(elements, legacyElement(r))
 		}
-		return out
+		return bytes.Join(elements, nil)
 	})}
 }
 
