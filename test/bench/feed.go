@@ -73,8 +73,10 @@ func feed(ctx context.Context, w *world, size int, largest bool) error {
 	if !largest {
 		return s.fastPath(ctx, 100, pick(w, 100, 20), false)
 	}
-	if err := s.rates(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{s.idle, s.rates} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	for _, n := range []int{1, 10, 100} {
 		if err := s.fastPath(ctx, n, pick(w, map[int]int{1: 100, 10: 100, 100: 300}[n], 20), n == 100); err != nil {
@@ -256,15 +258,45 @@ func (s *scene) rates(ctx context.Context) error {
 			if change {
 				what, against = "registrations, durable", budgetRegister
 			}
-			r, err := call[ProbeReply](ctx, s.fleet, "Fleet.Probe", ProbeArgs{
+			note, r, err := s.nsp.probe(ctx, s.fleet, ProbeArgs{
 				Count: s.farm.size, Callers: callers, For: pick(s.world, 4*time.Second, time.Second), Change: change,
 			})
 			if err != nil {
 				return err
 			}
-			s.report.figure(what, fmt.Sprintf("%s, %d callers", s.setup(), callers), "calls/s", r.perSecond(), latency(r), against)
+			s.report.figure(what, fmt.Sprintf("%s, %d callers", s.setup(), callers), "calls/s", r.perSecond(), note, against)
 		}
 	}
+	return nil
+}
+
+// probe has a fleet register, and describes in a note what that took.
+func (s *server) probe(ctx context.Context, fleet *peer, a ProbeArgs) (note string, r ProbeReply, err error) {
+	used, err := s.using(func() error {
+		r, err = call[ProbeReply](ctx, fleet, "Fleet.Probe", a)
+		return err
+	})
+	if err != nil {
+		return "", r, err
+	}
+	if a.Change {
+		_, err = call[None](ctx, fleet, "Fleet.Settle", None{})
+	}
+	return fmt.Sprintf("%s; nsp used %s processors", latency(r), number(used.Seconds()/r.Took.Seconds())), r, err
+}
+
+// idle measures what the process uses while leases are refreshed, heartbeats sent, and nothing changes.
+func (s *scene) idle(ctx context.Context) error {
+	const d = 10 * time.Second
+	used, err := s.nsp.using(func() error {
+		wait(ctx, pick(s.world, d, d/5))
+		return ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
+	s.report.figure("processors used while nothing changes", s.setup(), "processors", used.Seconds()/pick(s.world, d, d/5).Seconds(),
+		"heartbeats to all, each lease refreshed and read back every 30 s")
 	return nil
 }
 

@@ -103,13 +103,13 @@ func (t *trial) rates(ctx context.Context) error {
 			if change {
 				what, than = "Register that changes something", a.register
 			}
-			r, err := call[ProbeReply](ctx, t.fleet, "Fleet.Probe", ProbeArgs{
+			note, r, err := t.nsp.probe(ctx, t.fleet, ProbeArgs{
 				Count: t.targets, Callers: callers, For: pick(t.world, 1500*time.Millisecond, 500*time.Millisecond), Change: change,
 			})
 			if err != nil {
 				return err
 			}
-			t.report.figure(what, fmt.Sprintf("%s, %d callers", t.setup(), callers), "calls/s", r.perSecond(), latency(r),
+			t.report.figure(what, fmt.Sprintf("%s, %d callers", t.setup(), callers), "calls/s", r.perSecond(), note,
 				bound{label: "1.2", p50: than, more: true})
 		}
 	}
@@ -175,13 +175,13 @@ func legacyStorms(ctx context.Context, w *world) error {
 	t.stormRow(r, t.setup(), fmt.Sprintf("1.2: %d of 1,000 open after 180 s", anchorOpened))
 	// Nobody refreshes from here on, except the callers of the probe, who register 100 of the targets again and again.
 	const alive = 100
-	p, err := call[ProbeReply](ctx, t.fleet, "Fleet.Probe", ProbeArgs{
+	_, p, err := t.nsp.probe(ctx, t.fleet, ProbeArgs{
 		First: targets - alive, Count: alive, Callers: 8, For: timeout + 5*time.Second, Change: true, Pause: 5 * time.Millisecond,
 	})
 	if err != nil {
 		return err
 	}
-	t.report.times(fmt.Sprintf("%d expire at once: Register meanwhile (max)", targets-alive), t.setup()+", 8 callers", p.Each)
+	t.report.times(fmt.Sprintf("%d expire at once: Register meanwhile", targets-alive), t.setup()+", 8 callers", p.Each)
 	t.report.figure(fmt.Sprintf("%d expire at once: longest Register", targets-alive), t.setup()+", 8 callers", "s",
 		slices.Max(p.Each).Seconds(), "", bound{label: "1.2", p50: anchorExpiry.Seconds()})
 	return nil

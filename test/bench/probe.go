@@ -49,9 +49,6 @@ func (f *Fleet) Probe(a ProbeArgs, reply *ProbeReply) error {
 	}
 	calling.Wait()
 	reply.Took, reply.Calls = time.Since(began), len(reply.Each)
-	if a.Change {
-		return f.Settle(None{}, nil)
-	}
 	return nil
 }
 

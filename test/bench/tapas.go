@@ -104,7 +104,7 @@ func (s *scene) expiry(ctx context.Context) error {
 	if _, err := call[ProbeReply](ctx, s.fleet, "Fleet.Probe", ProbeArgs{Count: count, Callers: 64, For: time.Second}); err != nil {
 		return err
 	}
-	p, err := call[ProbeReply](ctx, s.fleet, "Fleet.Probe", ProbeArgs{
+	_, p, err := s.nsp.probe(ctx, s.fleet, ProbeArgs{
 		First: count, Count: s.farm.size - count, Callers: 8, For: crowdTimeout + 5*time.Second, Change: true, Pause: 5 * time.Millisecond,
 	})
 	if err != nil {

@@ -195,3 +195,34 @@ func resident(pid int) (now, peak float64, err error) {
 	}
 	return now, peak, nil
 }
+
+// processorTime is what a process has used so far, of all processors together. Unlike times, it says little of who else was
+// running.
+func processorTime(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("reading the processor time of the namespace process: %w", err)
+	}
+	// The second field is the name in parentheses; user and system time are the fields 14 and 15, in ticks of 10 ms.
+	_, rest, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("reading the processor time of the namespace process: unexpected %q", rest)
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, nil
+}
+
+// using returns what the process under test uses of a processor while something is done.
+func (s *server) using(do func() error) (time.Duration, error) {
+	before, err := processorTime(s.PID())
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := processorTime(s.PID())
+	return after - before, err
+}
