@@ -41,7 +41,7 @@ func (s *state) poolChanged(ref pool.Ref, p *pool.Pool) {
 	s.streamOf[ref] = p.Stream
 	s.stream(p.Stream).pools[ref] = true
 	if p.Accepted {
-		s.want(p.Stream.Trench)
+		s.want(p.Stream.Trench, noLimit)
 	}
 }
 

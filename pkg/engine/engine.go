@@ -32,8 +32,9 @@ type Config struct {
 	// readiness, only of registrations.
 	ReadinessOff bool
 
-	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured.
-	WantConfig func(trench string)
+	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured. DropConfig takes the question
+	// back: many trenches are known, and in this one there is nothing.
+	WantConfig, DropConfig func(trench string)
 	// Remember keeps conclusions beside the registrations, by their ID, for after a restart.
 	Remember func(map[uint64]registry.Memory)
 	// Pools is told of pools that changed; nil is one that is gone.
@@ -48,6 +49,8 @@ type Commit struct {
 	Waited, Took time.Duration
 	// Inputs were taken in, Rows changed.
 	Inputs, Rows int
+	// Refused is how often the configuration of a trench was not asked for since the last turn: too many are known.
+	Refused int
 }
 
 // Engine joins pools and registrations. See the package comment.
@@ -259,8 +262,9 @@ func (e *Engine) turn(batch []input) {
 	}
 	if e.state.cfg.Committed != nil {
 		e.state.cfg.Committed(Commit{
-			Waited: start.Sub(batch[0].at), Took: time.Since(start), Inputs: len(batch), Rows: rows,
+			Waited: start.Sub(batch[0].at), Took: time.Since(start), Inputs: len(batch), Rows: rows, Refused: e.state.refused,
 		})
+		e.state.refused = 0
 	}
 }
 

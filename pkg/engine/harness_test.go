@@ -100,7 +100,9 @@ type nsp struct {
 	out    outputs
 	book   *book
 	wanted []string
-	pools  map[pool.Ref]*PoolStatus
+	// dropped are the trenches that were wanted and are no more.
+	dropped []string
+	pools   map[pool.Ref]*PoolStatus
 }
 
 func newNSP(t *testing.T, edits ...func(*Config)) *nsp {
@@ -114,6 +116,7 @@ func (n *nsp) start(edits ...func(*Config)) {
 	cfg := &Config{
 		Namespace: own, Namespaces: []string{own},
 		WantConfig: func(trench string) { n.wanted = append(n.wanted, trench) },
+		DropConfig: func(trench string) { n.dropped = append(n.dropped, trench) },
 		Remember:   n.book.remember,
 		Pools:      func(m map[pool.Ref]*PoolStatus) { maps.Copy(n.pools, m) },
 	}

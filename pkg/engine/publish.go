@@ -39,7 +39,7 @@ func (s *state) commit(out *outputs) step {
 	s.flushPools()
 	s.latch()
 	opening := s.opening
-	s.opening = false
+	s.opening, s.swept = false, false
 	st := step{
 		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
 		streams: make(map[stream.Key]bool),
@@ -134,6 +134,8 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 	}
 	s.release(e.Stream)
 	if differs {
+		// A topic may have been opened when its trench was empty and known, and be open still.
+		change.Gone = now == nil || now.State == Pending
 		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], change)
 	}
 }
@@ -141,20 +143,10 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 // publishTopics tells load balancers.
 func (s *state) publishTopics(out *outputs, changes map[stream.Conduit][]feed.Change[uint64, *Row]) {
 	for conduit, cs := range changes {
-		t := s.topic(out, conduit)
+		t := s.topicOf(out, conduit)
 		t.Publish(s.rev, cs)
 		out.topics.hold(conduit, t)
 	}
-}
-
-// topic returns the feed of a conduit and makes it where it is new.
-func (s *state) topic(out *outputs, c stream.Conduit) *Topic {
-	t := out.topics.get(c, s.rev)
-	s.want(c.Trench)
-	if s.opened(c.Trench) {
-		t.Open()
-	}
-	return t
 }
 
 // publishPools reports the pools that changed, or whose counts did.
@@ -204,7 +196,7 @@ func (s *state) publishAssignments(out *outputs) {
 // watchList starts a watcher of a filter.
 func (s *state) watchList(out *outputs, f Filter) *feed.Watcher[Filter, *List] {
 	if f.Active() {
-		s.want(f.trench())
+		s.want(f.trench(), maxWatched)
 	}
 	return out.lists.Watch(s.rev, f)
 }

@@ -52,6 +52,9 @@ type state struct {
 	// maxTargets is by trench; a trench that is not in it has not been read.
 	maxTargets map[string]map[stream.Key]uint32
 	wanted     map[string]bool
+	// swept is set where unused trenches were dropped since the last commit; refused counts those not asked for since.
+	swept   bool
+	refused int
 
 	records map[registry.Key]*record
 	streams map[stream.Key]*streamState
@@ -193,23 +196,6 @@ func (s *state) configure(ev TrenchConfigured) {
 	}
 }
 
-// want asks for the configuration of a trench, once.
-func (s *state) want(trench string) {
-	if trench == "" || s.wanted[trench] {
-		return
-	}
-	s.wanted[trench] = true
-	if s.cfg.WantConfig != nil {
-		s.cfg.WantConfig(trench)
-	}
-}
-
-// opened tells whether what load balancers of a trench are told is worth telling.
-func (s *state) opened(trench string) bool {
-	_, configured := s.maxTargets[trench]
-	return s.answered && configured
-}
-
 func (s *state) stream(k stream.Key) *streamState {
 	st, ok := s.streams[k]
 	if !ok {
@@ -260,12 +246,15 @@ func (s *state) insert(e *registry.Entry) {
 	s.link(r)
 	s.dirty[r] = struct{}{}
 	if e.Type == registry.Default {
-		s.want(e.Stream.Trench)
+		s.want(e.Stream.Trench, maxRegistered)
 	}
 }
 
 // update takes a new state of an entry in, or a refresh, which matters only where it shows that the application holds the stream.
 func (s *state) update(r *record, c registry.Change) {
+	if c.New.Type == registry.Default {
+		s.want(c.New.Stream.Trench, maxRegistered)
+	}
 	if c.Registered && r.left && r.entry.Caller == c.New.Caller {
 		r.reopened = true
 		s.dirty[r] = struct{}{}

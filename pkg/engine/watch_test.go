@@ -242,6 +242,70 @@ func TestAssignmentsOfTwoPodsOfOneName(t *testing.T) {
 }
 
 // What nobody has or watches any more takes no memory.
+// Anybody may name trenches that do not exist, by watching and by registering; each costs a watch on the API server.
+func TestTrenchesThatClientsNameAreBounded(t *testing.T) {
+	n := running(t)
+	name := func(i int) string { return fmt.Sprint("t", i) }
+	for i := range 2 * maxWatched {
+		n.s.topic(&n.out, key(name(i), "c1", "x").Of())
+		n.list(Filter{Trench: name(i)}).Close()
+		n.do()
+	}
+	require.LessOrEqual(t, len(n.s.wanted), maxWatched)
+	require.LessOrEqual(t, len(n.wanted)-len(n.dropped), maxWatched)
+	for i := range 2 * maxRegistered {
+		n.register(target(key(name(i), "c1", "x"), 1))
+	}
+	require.Len(t, n.s.wanted, maxRegistered)
+	require.Positive(t, n.s.refused)
+
+	// A pool's trench is always asked for; a registration's as soon as there is room.
+	other := key("other", "c1", "x")
+	n.do(service("s", other), slice("x", "s", 1, ready("u1")))
+	require.Contains(t, n.s.wanted, "other")
+	late := target(key(name(2*maxRegistered-1), "c1", "x"), 1)
+	n.refresh(late)
+	require.NotContains(t, n.s.wanted, late.stream.Trench)
+	n.is(late, Pending, "")
+	for i := range maxRegistered {
+		n.unregister(target(key(name(i), "c1", "x"), 1))
+	}
+	n.refresh(late)
+	require.Contains(t, n.s.wanted, late.stream.Trench)
+	n.do(TrenchConfigured{Trench: late.stream.Trench})
+	n.is(late, Active, ReasonApplication)
+}
+
+// A trench that was dropped while watched is told of again once it is known again, and never of what is Pending.
+func TestDroppedTrenchComesBack(t *testing.T) {
+	n := running(t)
+	k := key("t2", "c1", "x1")
+	cursor, list := n.s.topic(&n.out, k.Of()).Follow(), n.list(enabled(k))
+	n.do(TrenchConfigured{Trench: "t2"})
+	b, ok, _ := cursor.Next()
+	require.True(t, ok)
+	require.Empty(t, b.Changes)
+	got, ok := ids(list)
+	require.True(t, ok)
+	require.Empty(t, got)
+	n.s.dropUnused()
+	require.Equal(t, []string{"t1", "t2"}, slices.Sorted(slices.Values(n.dropped)))
+
+	n.register(target(k, 1))
+	n.is(target(k, 1), Pending, "")
+	b, _, _ = cursor.Next()
+	for _, c := range b.Changes {
+		require.True(t, c.Gone || c.Value.State != Pending)
+	}
+	n.do(TrenchConfigured{Trench: "t2"})
+	b, ok, _ = cursor.Next()
+	require.True(t, ok)
+	require.Len(t, b.Changes, 1)
+	require.Equal(t, Active, b.Changes[0].Value.State)
+	got, _ = ids(list)
+	require.Equal(t, []uint64{1}, got)
+}
+
 func TestNothingIsKept(t *testing.T) {
 	n := running(t)
 	topics := []*Topic{}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nordix/meridio-nsp/pkg/config"
@@ -50,6 +51,9 @@ type Configs struct {
 type trenchConfig struct {
 	name  string
 	watch *ConfigMapWatch // nil unless wanted
+	// stop ends the watch, dropped says that it was meant to end.
+	stop    context.CancelFunc
+	dropped bool
 	// live is set once the API server was heard: what was stored is older.
 	live   bool
 	book   config.Book
@@ -80,6 +84,22 @@ func (c *Configs) Want(trench string) {
 	}
 }
 
+// Drop takes Want back and forgets what is known and stored of the trench. It does not block.
+func (c *Configs) Drop(trench string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.trenches[trench]
+	if t == nil {
+		return
+	}
+	delete(c.trenches, trench)
+	t.dropped = true
+	if t.stop != nil {
+		t.stop()
+	}
+	c.cfg.Save(documentPrefix+trench, nil)
+}
+
 // Preload takes a saved document as read, unless the API server has told more already. An error says that it is damaged.
 func (c *Configs) Preload(trench string, document []byte) error {
 	c.mu.Lock()
@@ -99,7 +119,16 @@ func (c *Configs) Preload(trench string, document []byte) error {
 func (c *Configs) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	c.mu.Lock()
-	c.start = func(t *trenchConfig) { watches.Go(func() { _ = t.watch.Run(ctx) }) }
+	c.start = func(t *trenchConfig) {
+		if len(validation.IsDNS1123Subdomain(t.watch.Name)) > 0 {
+			t.book.Absent()
+			c.post(t) // no object can have that name, so there is no need to ask for one
+			return
+		}
+		ctx, stop := context.WithCancel(ctx)
+		t.stop = stop
+		watches.Go(func() { defer stop(); _ = t.watch.Run(ctx) })
+	}
 	for _, t := range c.trenches {
 		if t.watch != nil {
 			c.start(t)
@@ -127,6 +156,9 @@ func (c *Configs) trench(name string) *trenchConfig {
 func (c *Configs) changed(t *trenchConfig, data map[string]string, present bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if t.dropped {
+		return
+	}
 	t.live = true
 	if ReadBook(&t.book, data, present, c.cfg.Log.With("namespace", c.cfg.Namespace, "configmap", config.MapName(t.name))) {
 		c.cfg.Save(documentPrefix+t.name, t.book.Document())

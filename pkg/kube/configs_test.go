@@ -2,6 +2,7 @@ package kube
 
 import (
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 
@@ -27,6 +28,10 @@ func (d *documents) save(name string, data []byte) {
 	defer d.mu.Unlock()
 	if d.byKey == nil {
 		d.byKey = make(map[string]string)
+	}
+	if data == nil {
+		delete(d.byKey, name)
+		return
 	}
 	d.byKey[name] = string(data)
 }
@@ -150,6 +155,41 @@ func TestConfigsNeverReadWell(t *testing.T) {
 
 	e.writeConfig(t, streams("5"))
 	require.Equal(t, e.configured(5), posted.take(t, 1)[0])
+}
+
+// A trench that is dropped costs nothing any more, and begins anew when it is wanted again.
+func TestConfigsDropped(t *testing.T) {
+	e := newEnv(t, readConfig(trench))
+	posted, saved := &sink{}, &documents{}
+	c, _ := e.configs(posted, saved)
+	run(t, c.Run)
+	c.Want(trench)
+	require.Equal(t, e.configured(), posted.take(t, 1)[0])
+	c.mu.Lock()
+	old := c.trenches[trench]
+	c.mu.Unlock()
+	c.Drop(trench)
+	c.Drop("unknown")
+	require.Empty(t, saved.all())
+	require.Zero(t, series(t, c))
+	old.watch.Changed(streams("5"), true) // was on its way
+	require.Empty(t, posted.all())
+
+	c.Want(trench)
+	require.Equal(t, e.configured(), posted.take(t, 1)[0], "told again, though it is the same")
+}
+
+// A name that no ConfigMap can have is known to be absent, without a word to the API server.
+func TestConfigsOfImpossibleName(t *testing.T) {
+	posted := &sink{}
+	c := NewConfigs(ConfigsConfig{Sink: posted, Namespace: "red"})
+	c.Want("early\n")
+	run(t, c.Run)
+	c.Want("no/such thing")
+	c.Want(strings.Repeat("x", 1000))
+	for _, ev := range posted.take(t, 3) {
+		require.Empty(t, as[engine.TrenchConfigured](t, ev).MaxTargets)
+	}
 }
 
 func TestConfigsRoleMissingThenGiven(t *testing.T) {

@@ -29,6 +29,7 @@ type metrics struct {
 
 	turn, wait prometheus.Histogram
 	rows       prometheus.Counter
+	refused    prometheus.Counter
 
 	operations, abandoned, expired, storeErrors prometheus.Counter
 	entries, blocked                            prometheus.Gauge
@@ -69,9 +70,11 @@ func newMetrics() *metrics {
 		took: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "nsp_call_duration_seconds", Help: "Time a call took; of a watch, how long it lasted.", Buckets: prometheus.DefBuckets,
 		}, []string{"method"}),
-		turn:        histogram("nsp_engine_turn_seconds", "Time from taking a batch of inputs to having published what follows."),
-		wait:        histogram("nsp_engine_wait_seconds", "Time the oldest input of a batch waited."),
-		rows:        counter("nsp_engine_rows_changed_total", "Registrations whose state or content changed."),
+		turn: histogram("nsp_engine_turn_seconds", "Time from taking a batch of inputs to having published what follows."),
+		wait: histogram("nsp_engine_wait_seconds", "Time the oldest input of a batch waited."),
+		rows: counter("nsp_engine_rows_changed_total", "Registrations whose state or content changed."),
+		refused: counter("nsp_trenches_refused_total",
+			"Times that the configuration of a trench which a client named was not asked for, because too many are."),
 		operations:  counter("nsp_registry_operations_total", "Register and Unregister calls applied, refreshes included."),
 		abandoned:   counter("nsp_registry_abandoned_total", "Calls dropped because their caller gave up before their turn."),
 		expired:     counter("nsp_registry_expired_total", "Registrations removed because nobody refreshed them."),
@@ -105,6 +108,7 @@ func (m *metrics) committed(c engine.Commit) {
 	m.turn.Observe(c.Took.Seconds())
 	m.wait.Observe(c.Waited.Seconds())
 	m.rows.Add(float64(c.Rows))
+	m.refused.Add(float64(c.Refused))
 }
 
 func (m *metrics) round(r registry.Round) {

@@ -54,6 +54,7 @@ func (n *namespace) assemble(context.Context) error {
 		Assignment:   pool.Assignment(n.cfg.Assignment),
 		ReadinessOff: !n.cfg.ReadinessPush,
 		WantConfig:   n.configs.Want,
+		DropConfig:   n.configs.Drop,
 		Pools:        n.status.Pools,
 	})
 	for name, document := range n.saved.Documents {
