@@ -53,13 +53,25 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 		return fmt.Errorf("watching targets: %w", err)
 	}
 	defer lists.Close()
-	return t.server.watch(ss.Context(), &listWatch{lists: lists, send: ss.SendMsg})
+	w := &listWatch{lists: lists, send: ss.SendMsg}
+	w.large = func(bytes int) {
+		t.server.cfg.Log.WarnContext(ss.Context(),
+			"a list is larger than a gRPC client takes unless told to; narrow the filter, raise the client's limit, or use TargetFeed",
+			"peer", auth.From(ss.Context()).Addr, "filter", f, "bytes", bytes, "limit", clientLimit)
+	}
+	return t.server.watch(ss.Context(), w)
 }
 
-// listWatch is one watch of nsp.v1. That has no heartbeat: each message is a whole list.
+// clientLimit is what a gRPC client takes for a message by default, in bytes.
+const clientLimit = 4 << 20
+
+// listWatch is one watch of nsp.v1. That has no heartbeat: each message is a whole list. It cannot come in pieces, for each one
+// replaces the one before; a client can only be told why it does not get on.
 type listWatch struct {
 	lists *feed.Watcher[engine.Filter, *engine.List]
 	send  func(any) error
+	// large is called once, when a list is larger than clientLimit.
+	large func(bytes int)
 }
 
 func (w *listWatch) next() (bool, <-chan struct{}, error) {
@@ -67,7 +79,12 @@ func (w *listWatch) next() (bool, <-chan struct{}, error) {
 	if !ok {
 		return false, more, nil
 	}
-	return true, more, w.send(listFrame(l))
+	list := listFrame(l)
+	if size := list.size(); size > clientLimit && w.large != nil {
+		w.large(size)
+		w.large = nil
+	}
+	return true, more, w.send(list)
 }
 
 func (w *listWatch) heartbeat() error { return nil }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -191,6 +192,23 @@ func TestOddStatusesAndTypes(t *testing.T) {
 	bare := &nspv1.Target{Type: nspv1.Target_FRONTEND}
 	n.register(conn, bare)
 	equal(n, []*nspv1.Target{with(bare, func(t *nspv1.Target) { t.Status, t.Stream = nspv1.Target_DISABLED, emptyStream() })}, n.read(conn, frontends))
+}
+
+// P12: nsp.v1 sends whole lists. One that a client does not take by default is sent, for it may take more, and said in the log.
+func TestGreatList(t *testing.T) {
+	const count = 20_000
+	n := start(t, setup{entries: stored(t, count, 5)})
+	watch := func(opts ...grpc.CallOption) (*nspv1.TargetResponse, error) {
+		ss, err := nspv1.NewTargetRegistryClient(n.dial()).Watch(n.ctx(), all, opts...)
+		require.NoError(t, err)
+		return ss.Recv()
+	}
+	_, err := watch()
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.NotEmpty(t, n.log.find("a list is larger than a gRPC client takes", "peer=127.0.0.1", "Status:2"))
+	got, err := watch(grpc.MaxCallRecvMsgSize(16 << 20))
+	require.NoError(t, err)
+	require.Len(t, got.GetTargets(), count)
 }
 
 // A store that fails is told to the caller, and nothing has happened.
