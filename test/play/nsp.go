@@ -23,10 +23,13 @@ import (
 	"github.com/nordix/meridio-nsp/test/process"
 )
 
-// NSPConfig says how to run a namespace process.
+// NSPConfig says how to run a process of the NSP.
 type NSPConfig struct {
 	Namespace  string
 	Kubeconfig string
+	// Trench makes it the process of that trench, started as Meridio's operator does: without a command, by environment. Else
+	// it is a namespace process.
+	Trench string
 	// Dir keeps registry, log and socket; it outlives restarts.
 	Dir string
 	// Args are added to the command line; they win over the defaults here.
@@ -37,7 +40,7 @@ type NSPConfig struct {
 	Binary string
 }
 
-// NSP is a namespace process that can be stopped, killed and started again with the same ports and data.
+// NSP is a process of the NSP that can be stopped, killed and started again with the same ports and data.
 type NSP struct {
 	cfg     NSPConfig
 	port    int
@@ -68,7 +71,7 @@ func Build(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// StartNSP starts a namespace process and waits until it is ready.
+// StartNSP starts a process of the NSP and waits until it is ready.
 func StartNSP(ctx context.Context, cfg NSPConfig) (*NSP, error) {
 	if cfg.Credentials == nil {
 		cfg.Credentials = insecure.NewCredentials()
@@ -95,32 +98,56 @@ func StartNSP(ctx context.Context, cfg NSPConfig) (*NSP, error) {
 func (n *NSP) Start(ctx context.Context) error {
 	log, err := os.OpenFile(n.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("opening the log of the namespace process: %w", err)
+		return fmt.Errorf("opening the log of the process: %w", err)
 	}
 	defer log.Close()
-	n.process, err = process.Start(process.Config{Path: n.cfg.Binary, Args: n.args(), Output: log})
+	n.process, err = process.Start(process.Config{Path: n.cfg.Binary, Args: n.args(), Env: n.env(), Output: log})
 	if err != nil {
 		return err
 	}
 	if err := n.waitReady(ctx); err != nil {
 		n.process.Kill()
-		return fmt.Errorf("the namespace process does not get ready: %w\n%s", err, n.LogTail())
+		return fmt.Errorf("the process does not get ready: %w\n%s", err, n.LogTail())
 	}
 	return nil
 }
 
 func (n *NSP) args() []string {
+	if n.cfg.Trench != "" {
+		return n.cfg.Args
+	}
 	return append([]string{
 		"namespace",
 		"--namespace=" + n.cfg.Namespace,
 		"--kubeconfig=" + n.cfg.Kubeconfig,
 		"--port=" + strconv.Itoa(n.port),
 		"--metrics-address=127.0.0.1:" + strconv.Itoa(n.metrics),
-		"--health-socket=" + filepath.Join(n.cfg.Dir, "health.sock"),
+		"--health-socket=" + n.HealthSocket(),
 		"--datasource=" + filepath.Join(n.cfg.Dir, "registry.db"),
 		"--log-level=debug",
 	}, n.cfg.Args...)
 }
+
+// env is what the operator sets for a trench process, and after that what two of them on one machine need.
+func (n *NSP) env() []string {
+	if n.cfg.Trench == "" {
+		return nil
+	}
+	return []string{
+		"NSP_PORT=" + strconv.Itoa(n.port),
+		"NSP_NAMESPACE=" + n.cfg.Namespace,
+		"NSP_CONFIG_MAP_NAME=meridio-configuration-" + n.cfg.Trench,
+		"NSP_DATASOURCE=" + filepath.Join(n.cfg.Dir, "registry.db"),
+		"NSP_LOG_LEVEL=DEBUG",
+		"NSP_GRPC_PROBE_RPC_TIMEOUT=1s",
+		"NSP_KUBECONFIG=" + n.cfg.Kubeconfig,
+		"NSP_METRICS_ADDRESS=127.0.0.1:" + strconv.Itoa(n.metrics),
+		"NSP_HEALTH_SOCKET=" + n.HealthSocket(),
+	}
+}
+
+// HealthSocket is the unix socket that answers probes.
+func (n *NSP) HealthSocket() string { return filepath.Join(n.cfg.Dir, "health.sock") }
 
 func (n *NSP) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -159,7 +186,7 @@ func (n *NSP) Credentials() credentials.TransportCredentials { return n.cfg.Cred
 func (n *NSP) Dial() (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(n.Address(), grpc.WithTransportCredentials(n.cfg.Credentials))
 	if err != nil {
-		return nil, fmt.Errorf("dialling the namespace process: %w", err)
+		return nil, fmt.Errorf("dialling the process: %w", err)
 	}
 	return conn, nil
 }
