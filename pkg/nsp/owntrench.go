@@ -37,6 +37,13 @@ func (o *ownTrench) want(trench string) {
 	}
 }
 
+// drop is engine.Config.DropConfig.
+func (o *ownTrench) drop(trench string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.wanted, trench)
+}
+
 // configure takes in what was read; nil where there is no configuration.
 func (o *ownTrench) configure(c *config.Config) {
 	o.mu.Lock()

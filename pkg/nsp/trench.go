@@ -85,7 +85,7 @@ func (t *trench) assemble(context.Context) error {
 		ConstLabels: prometheus.Labels{"trench": cmp.Or(t.cfg.trenchName(), t.cfg.ConfigMapName)},
 	}, func() float64 { return t.watch.Age().Seconds() }))
 	t.own = newOwnTrench(t.cfg.Namespace, t.cfg.trenchName(), poster{&t.sink}.Post)
-	t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want})
+	t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want, DropConfig: t.own.drop})
 	t.configuration = server.NewConfiguration()
 	opened := make(chan struct{})
 	t.open = sync.OnceFunc(func() { t.server.Ready(); close(opened) })
