@@ -36,24 +36,31 @@ func resolve(c *config.Config) *resources {
 	return r
 }
 
-// unreadKinds follows the references: leaving them out would say that what they name is gone.
+// keyOf is the key of the ConfigMap that has the resources of a kind.
+var keyOf = map[kind]string{
+	kindTrench: config.KeyTrench, kindConduit: config.KeyConduits, kindStream: config.KeyStreams, kindFlow: config.KeyFlows,
+	kindVip: config.KeyVips, kindAttractor: config.KeyAttractors, kindGateway: config.KeyGateways,
+}
+
+// unreadKinds follows the references, parents first: leaving them out would say that what they name is gone.
 func unreadKinds(c *config.Config) map[kind]bool {
-	trench := !c.IsRead(config.KeyTrench)
-	vips := trench || !c.IsRead(config.KeyVips)
-	gateways := trench || !c.IsRead(config.KeyGateways)
-	conduits := trench || !c.IsRead(config.KeyConduits) || vips && slices.ContainsFunc(c.Conduits, func(c config.Conduit) bool {
-		return slices.ContainsFunc(c.DestinationPortNats, func(p config.PortNat) bool { return len(p.Vips) > 0 })
-	})
-	streams := !c.IsRead(config.KeyStreams) || conduits && len(c.Streams) > 0
-	flows := !c.IsRead(config.KeyFlows) || streams && len(c.Flows) > 0 ||
-		vips && slices.ContainsFunc(c.Flows, func(f config.Flow) bool { return len(f.Vips) > 0 })
-	attractors := trench || !c.IsRead(config.KeyAttractors) || slices.ContainsFunc(c.Attractors, func(a config.Attractor) bool {
-		return vips && len(a.Vips) > 0 || gateways && len(a.Gateways) > 0
-	})
-	return map[kind]bool{
-		kindTrench: trench, kindConduit: conduits, kindStream: streams, kindFlow: flows, kindVip: vips,
-		kindAttractor: attractors, kindGateway: gateways,
+	unread := make(map[kind]bool, len(keyOf))
+	for k, key := range keyOf {
+		unread[k] = !c.IsRead(key)
 	}
+	refer := func(from, to kind, refers bool) { unread[from] = unread[from] || refers && unread[to] }
+	for _, k := range []kind{kindVip, kindGateway, kindConduit, kindAttractor} {
+		refer(k, kindTrench, true)
+	}
+	refer(kindConduit, kindVip, slices.ContainsFunc(c.Conduits, func(c config.Conduit) bool {
+		return slices.ContainsFunc(c.DestinationPortNats, func(p config.PortNat) bool { return len(p.Vips) > 0 })
+	}))
+	refer(kindStream, kindConduit, len(c.Streams) > 0)
+	refer(kindFlow, kindStream, len(c.Flows) > 0)
+	refer(kindFlow, kindVip, slices.ContainsFunc(c.Flows, func(f config.Flow) bool { return len(f.Vips) > 0 }))
+	refer(kindAttractor, kindVip, slices.ContainsFunc(c.Attractors, func(a config.Attractor) bool { return len(a.Vips) > 0 }))
+	refer(kindAttractor, kindGateway, slices.ContainsFunc(c.Attractors, func(a config.Attractor) bool { return len(a.Gateways) > 0 }))
+	return unread
 }
 
 func (r *resources) resolveVips(items []config.Vip) []*nspv1.Vip {
