@@ -32,6 +32,10 @@ type Config struct {
 	// readiness, only of registrations.
 	ReadinessOff bool
 
+	// Rebuilding says that stored registrations were lost and come back with their refreshes: load balancers are told nothing
+	// before Rebuilt, for what is missing would be an order to drop.
+	Rebuilding bool
+
 	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured. DropConfig takes the question
 	// back: many trenches are known, and in this one there is nothing.
 	WantConfig, DropConfig func(trench string)

@@ -46,6 +46,9 @@ type TrenchConfigured struct {
 	MaxTargets map[stream.Key]uint32
 }
 
+// Rebuilt says that whoever is there has registered again since the stored registrations were lost.
+type Rebuilt struct{}
+
 // PermitChanged replaces the policy that says which namespaces may join which streams.
 type PermitChanged struct {
 	Permit func(namespace string, k stream.Key, external bool) bool
@@ -67,6 +70,7 @@ func (SliceSet) isEvent()             {}
 func (SliceGone) isEvent()            {}
 func (TrenchConfigured) isEvent()     {}
 func (PermitChanged) isEvent()        {}
+func (Rebuilt) isEvent()              {}
 func (reported) isEvent()             {}
 
 // Report is what a sidecar says of its pod.

@@ -68,7 +68,7 @@ func (s *state) latch() {
 	if !s.answered && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
 		s.answered, s.opening = true, true
 	}
-	if s.answered && !s.complete && s.configured() {
+	if s.answered && !s.complete && !s.rebuilding && s.configured() {
 		s.complete, s.opening = true, true
 	}
 }

@@ -47,6 +47,8 @@ type state struct {
 	// answered is set once every namespace has been read or found unavailable; complete once the configuration of all trenches
 	// known by then has been read too. Both stay. loaded is set once the stored registrations have been concluded.
 	answered, complete, loaded bool
+	// rebuilding is Config.Rebuilding, until Rebuilt.
+	rebuilding bool
 	// opening is set where something may have become worth telling since the last commit.
 	opening bool
 	// maxTargets is by trench; a trench that is not in it has not been read.
@@ -88,7 +90,8 @@ type streamState struct {
 
 func newState(cfg *Config) *state {
 	s := &state{
-		cfg: cfg,
+		cfg:        cfg,
+		rebuilding: cfg.Rebuilding,
 		table: pool.New(pool.Config{
 			Namespace: cfg.Namespace, Assignment: cfg.Assignment, Permit: cfg.Permit,
 		}),
@@ -138,6 +141,9 @@ func (s *state) apply(ev Event) {
 		s.table.DeleteSlice(ev.Namespace, ev.Name)
 	case TrenchConfigured:
 		s.configure(ev)
+	case Rebuilt:
+		s.rebuilding, s.opening = false, true
+		s.everything()
 	case PermitChanged:
 		s.table.SetPermit(ev.Permit)
 	case reported:

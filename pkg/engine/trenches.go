@@ -66,7 +66,7 @@ func (s *state) dropTrench(trench string, used map[string]bool) {
 // opened tells whether what load balancers of a trench are told is worth telling.
 func (s *state) opened(trench string) bool {
 	_, configured := s.maxTargets[trench]
-	return s.answered && configured
+	return s.answered && configured && !s.rebuilding
 }
 
 // topic returns the feed of a conduit for a watcher.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -242,6 +243,37 @@ func TestAssignmentsOfTwoPodsOfOneName(t *testing.T) {
 }
 
 // What nobody has or watches any more takes no memory.
+// P20: the stored registrations are lost. Load balancers hear nothing until their targets have had the time to come back; all
+// others are answered.
+func TestRebuilding(t *testing.T) {
+	n := running(t, func(c *Config) { c.Rebuilding = true })
+	n.do(service("s", x1), slice("x", "s", 1, ready("u1")))
+	cursor := n.s.topic(&n.out, x1.Of()).Follow()
+	theirs, wild, any := n.list(enabled(x1)), n.list(Filter{}), n.list(anyOf(x1))
+	n.register(target(x1, 1))
+	_, ok, _ := cursor.Next()
+	require.False(t, ok)
+	for _, w := range []*feed.Watcher[Filter, *List]{theirs, wild} {
+		_, ok = ids(w)
+		require.False(t, ok)
+	}
+	got, _ := ids(any)
+	require.Equal(t, []uint64{1}, got)
+	a, _, ok, _ := n.assignments(w1).Next()
+	require.True(t, ok)
+	require.Equal(t, []string{"x1"}, streamsOf(a))
+
+	n.do(Rebuilt{})
+	b, ok, _ := cursor.Next()
+	require.True(t, ok)
+	require.Len(t, b.Changes, 1)
+	require.Equal(t, Active, b.Changes[0].Value.State)
+	for _, w := range []*feed.Watcher[Filter, *List]{theirs, wild} {
+		got, _ = ids(w)
+		require.Equal(t, []uint64{1}, got)
+	}
+}
+
 // Anybody may name trenches that do not exist, by watching and by registering; each costs a watch on the API server.
 func TestTrenchesThatClientsNameAreBounded(t *testing.T) {
 	n := running(t)

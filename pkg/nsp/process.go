@@ -145,6 +145,7 @@ func restConfig(path string) (*rest.Config, error) {
 // makeEngine makes the engine of what was stored; the configuration says what is particular to the process.
 func (p *process) makeEngine(cfg engine.Config) {
 	cfg.Namespace, cfg.Remember, cfg.Committed = p.common.Namespace, p.registry.Remember, p.metrics.committed
+	cfg.Rebuilding = p.rebuilding()
 	p.engine = engine.New(cfg, p.saved.Entries)
 	p.sink.engine = p.engine
 }
@@ -184,6 +185,9 @@ func (p *process) listenOn(ctx context.Context, network, address string) (net.Li
 // that has ended.
 func (p *process) stages(edge ...component) [][]component {
 	edge = append(edge, component{"gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, p.grpcListener) }})
+	if p.rebuilding() {
+		edge = append(edge, component{"rebuild", p.rebuild})
+	}
 	if p.metricsListener != nil {
 		edge = append(edge, component{"metrics", func(ctx context.Context) error { return p.metrics.serve(ctx, p.metricsListener) }})
 	}

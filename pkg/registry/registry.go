@@ -110,7 +110,7 @@ func (r *Registry) Load(ctx context.Context) (Saved, error) {
 		r.leases.Renew(k)
 	}
 	maps.Copy(r.documents, saved.Documents)
-	return Saved{Entries: r.table.all(), NextID: r.table.nextID, Documents: saved.Documents}, nil
+	return Saved{Entries: r.table.all(), NextID: r.table.nextID, Documents: saved.Documents, Lost: saved.Lost}, nil
 }
 
 // readable are the entries that make sense; a file can be damaged in ways that its own checks do not see. The others

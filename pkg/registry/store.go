@@ -22,6 +22,8 @@ type Saved struct {
 	NextID uint64
 	// Documents are the last ones saved under each name.
 	Documents map[string][]byte
+	// Lost is set where there was more, which could not be read any more: the store begins from nothing.
+	Lost bool
 }
 
 // Batch is one transaction on a store. No key is both put and deleted.

@@ -34,6 +34,8 @@ type scene struct {
 	namespace string
 	nsp       *play.NSP
 	running   *sync.WaitGroup
+	// refresh is how often the sidecars of pods made from now on refresh; 0 is their default.
+	refresh time.Duration
 }
 
 // newScene makes a scene on the cluster that all tests share.
@@ -129,7 +131,7 @@ func (s *scene) tapa(name string, number int, ready bool) *play.TAPA {
 	s.Cleanup(func() { _ = conn.Close() })
 	t, err := play.NewTAPA(play.TAPAConfig{
 		Client: s.client(), Conn: conn, Namespace: s.namespace, Pod: name, PodUID: string(pod.UID),
-		Addresses: secondary(number), MaxTargets: 9,
+		Addresses: secondary(number), MaxTargets: 9, Refresh: s.refresh,
 	})
 	require.NoError(s, err)
 	return t

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -154,6 +156,27 @@ func TestRestartsLeaveNoHole(t *testing.T) {
 	require.Zero(t, holes(), "the target was gone for a moment")
 }
 
+// TestDamagedRegistry: the file is of no use at the start. It is put aside, the targets bring back what was in it, and the load
+// balancer never sees its target go. // P20
+func TestDamagedRegistry(t *testing.T) {
+	s := newScene(t, "--entry-timeout=5s")
+	s.refresh = time.Second
+	lb := s.lb()
+	s.service("web", "stream-a")
+	s.pod("one", 1, true)
+	s.active(lb, "stream-a", "one")
+	holes := s.holes(lb, 1)
+	for range 2 { // the second time while the first loss is being made up for
+		s.nsp.Kill()
+		file := filepath.Join(filepath.Dir(s.nsp.LogFile()), "registry.db")
+		require.NoError(t, os.WriteFile(file, []byte("no database"), 0o600))
+		require.NoError(t, s.nsp.Start(t.Context()))
+	}
+	require.Eventually(t, lb.Live, patience, 10*time.Millisecond, "it is answered")
+	s.active(lb, "stream-a", "one")
+	require.Zero(t, holes(), "the target was gone for a moment")
+}
+
 // TestAPIServerAway: without API server, and after a restart without it, the last state is served and registrations work.
 func TestAPIServerAway(t *testing.T) {
 	s := newOwnScene(t)
@@ -183,7 +206,7 @@ func TestAPIServerAway(t *testing.T) {
 
 // TestDeadNodeTimesOut: a registration that nobody refreshes goes, however ready the cluster says its pod is. // P17
 func TestDeadNodeTimesOut(t *testing.T) {
-	s := newScene(t, "--entry-timeout=2s")
+	s := newScene(t, "--entry-timeout=4s")
 	lb := s.lb()
 	s.service("web", "stream-a")
 	s.podThatDies("one", 1)

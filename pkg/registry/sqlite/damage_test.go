@@ -40,6 +40,7 @@ func TestDamagedFile(t *testing.T) {
 			saved, err := s.Load(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, len(saved.Entries))
+			require.True(t, saved.Lost)
 			require.NoError(t, s.Write(t.Context(), batch(1)))
 			aside := glob(t, path+".damaged-*Z")
 			require.Len(t, aside, 1)

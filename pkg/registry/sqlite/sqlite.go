@@ -35,6 +35,8 @@ type Store struct {
 	// db is nil after a damaged file could not be replaced; the next Write tries again.
 	db     *database
 	closed bool
+	// lost is Saved.Lost.
+	lost bool
 }
 
 // Open opens the file or makes it. The error wraps ErrForeign where the file belongs to a Meridio 1.x NSP, and ErrInUse where
@@ -108,6 +110,7 @@ func (s *Store) replace(ctx context.Context, why damage) error {
 	if err != nil {
 		return err
 	}
+	s.lost = true
 	s.log.ErrorContext(ctx, "the registry file was unusable and has been moved aside; registrations come back with their refreshes",
 		"path", s.path, "reason", why.reason, "aside", aside)
 	return s.tryOpen(ctx)
@@ -150,8 +153,9 @@ func (s *Store) Load(ctx context.Context) (registry.Saved, error) {
 		if err := s.replace(ctx, d); err != nil {
 			return registry.Saved{}, err
 		}
-		return s.db.load(ctx, s.log)
+		saved, err = s.db.load(ctx, s.log)
 	}
+	saved.Lost = s.lost
 	return saved, err
 }
 
