@@ -244,7 +244,7 @@ func TestSourceEndsWhileUnreachable(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(2 * time.Second):
+	case <-time.After(patience):
 		require.Fail(t, "Run does not end")
 	}
 }
