@@ -305,9 +305,3 @@ func (w *worker) event(ref pool.Ref, uid types.UID, kind, reason, action, note s
 	service := &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: ref.Namespace, Name: ref.Name, UID: uid}
 	w.recorder.Eventf(service, nil, kind, reason, action, "%s", clip(note, maxNote))
 }
-
-// Describe implements prometheus.Collector.
-func (s *Status) Describe(descs chan<- *prometheus.Desc) { s.writes.Describe(descs) }
-
-// Collect implements prometheus.Collector.
-func (s *Status) Collect(metrics chan<- prometheus.Metric) { s.writes.Collect(metrics) }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -159,6 +160,30 @@ func TestStatusMarkerRemovedWhileAway(t *testing.T) {
 	require.Eventually(t, func() bool { return len(e.get(t, "left").Status.Conditions) == 0 }, patience, tick)
 	require.Eventually(t, func() bool { return len(e.events(t, "left", "MarkerRemoved")) == 1 }, patience, tick)
 	require.Len(t, e.get(t, "stays").Status.Conditions, 2)
+}
+
+// What pools do is measured, as long as they are pools.
+func TestPoolMetrics(t *testing.T) {
+	s := NewStatus(StatusConfig{})
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: "pool"}}
+	status := poolOf(service, "", 1)
+	for _, is := range status {
+		is.Pool.Panic, is.Strangers = true, 3
+	}
+	s.Pools(status)
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(s))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+	}
+	require.InDelta(t, 1, got["nsp_pool_panic"], 0)
+	require.InDelta(t, 3, got["nsp_pool_unmatched_targets"], 0)
+	require.Equal(t, 8, series(t, s))
+	s.Pools(gone(service))
+	require.Zero(t, series(t, s))
 }
 
 // What the engine says of a Service counts, however late an older list says otherwise.

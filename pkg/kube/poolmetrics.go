@@ -1,0 +1,50 @@
+package kube
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/pool"
+)
+
+var (
+	membersDesc = prometheus.NewDesc("nsp_pool_members",
+		"Members of a Service: all, ready, draining, registered (in its stream), active (taking traffic), withheld (held by another trench).",
+		[]string{"namespace", "service", "state"}, nil)
+	panicDesc = prometheus.NewDesc("nsp_pool_panic",
+		"Whether so few members of a Service are ready that all count as active (1).", []string{"namespace", "service"}, nil)
+	strangersDesc = prometheus.NewDesc("nsp_pool_unmatched_targets",
+		"Registrations in the stream of a Service that belong to no member of any pool of that stream.", []string{"namespace", "service"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *Status) Describe(descs chan<- *prometheus.Desc) {
+	s.writes.Describe(descs)
+	descs <- membersDesc
+	descs <- panicDesc
+	descs <- strangersDesc
+}
+
+// Collect implements prometheus.Collector.
+func (s *Status) Collect(metrics chan<- prometheus.Metric) {
+	s.writes.Collect(metrics)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref, e := range s.entries {
+		if e.want != nil {
+			collectPool(metrics, ref, e.want)
+		}
+	}
+}
+
+func collectPool(metrics chan<- prometheus.Metric, ref pool.Ref, is *engine.PoolStatus) {
+	c := is.Pool.Counts
+	for state, n := range map[string]int{
+		"all": c.Members, "ready": c.Ready, "draining": c.Draining, "registered": is.Targets.Registered,
+		"active": is.Targets.Active, "withheld": c.Withheld,
+	} {
+		gauge(metrics, membersDesc, float64(n), ref.Namespace, ref.Name, state)
+	}
+	gauge(metrics, panicDesc, number(is.Pool.Panic), ref.Namespace, ref.Name)
+	gauge(metrics, strangersDesc, float64(is.Strangers), ref.Namespace, ref.Name)
+}
