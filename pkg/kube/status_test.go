@@ -88,8 +88,8 @@ func TestStatusLife(t *testing.T) {
 	}
 	other := e.service(t, "other") // served after the first, as there is one queue
 	s.Pools(poolOf(other, "other", 0))
-	restarted.Pools(poolOf(other, "other again", 0))
 	e.await(t, "other", ConditionProgrammed, ReasonPartly, "0 of 2 members are active")
+	restarted.Pools(poolOf(other, "other again", 0)) // not before, as the two do not wait for each other
 	e.await(t, "other", ConditionAccepted, "Accepted", "other again")
 	require.Equal(t, first.ResourceVersion, e.get(t, "pool").ResourceVersion)
 
