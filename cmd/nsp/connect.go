@@ -24,6 +24,7 @@ import (
 type connection struct {
 	server                              string
 	caFile, certFile, keyFile, hostName string
+	spiffeSocket                        string
 	timeout                             time.Duration
 }
 
@@ -38,6 +39,7 @@ func addConnection(cmd *cobra.Command) *connection {
 	f.StringVar(&c.certFile, "tls-cert-file", "", "certificate to show to the server, PEM")
 	f.StringVar(&c.keyFile, "tls-key-file", "", "private key of that certificate, PEM")
 	f.StringVar(&c.hostName, "tls-server-name", "", "name that the server's certificate must have, where it is not that of --server")
+	addSPIFFE(f, &c.spiffeSocket, "; turns mTLS on where no --tls-* flag is set")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
 	return c
 }
@@ -58,11 +60,19 @@ func (c *connection) tls() bool {
 	return c.caFile != "" || c.certFile != "" || c.hostName != ""
 }
 
-// credentials are plaintext unless some TLS flag is set.
-func (c *connection) credentials() (credentials.TransportCredentials, error) {
-	if !c.tls() {
-		return insecure.NewCredentials(), nil
+// credentials are plaintext where nothing else is set. What is returned with them is called at the end.
+func (c *connection) credentials(ctx context.Context) (credentials.TransportCredentials, func(), error) {
+	switch {
+	case c.tls():
+		creds, err := c.tlsCredentials()
+		return creds, func() {}, err
+	case c.spiffeSocket != "":
+		return spiffeClient(ctx, c.spiffeSocket, c.timeout)
 	}
+	return insecure.NewCredentials(), func() {}, nil
+}
+
+func (c *connection) tlsCredentials() (credentials.TransportCredentials, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.hostName}
 	if c.caFile != "" {
 		pem, err := os.ReadFile(c.caFile)
@@ -89,10 +99,11 @@ func (c *connection) inspect(ctx context.Context, ask func(context.Context, targ
 	if err := c.validate(); err != nil {
 		return err
 	}
-	creds, err := c.credentials()
+	creds, stop, err := c.credentials(ctx)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	conn, err := grpc.NewClient(c.server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
@@ -141,6 +152,8 @@ func (c *connection) whyUnavailable(message string) string {
 	switch {
 	case has("connection refused"):
 		return "is the NSP running? from outside the cluster: kubectl port-forward svc/nsp-service 7778"
+	case has("first record does not look like a TLS handshake") && !c.tls():
+		return "the server speaks plaintext: set --" + spiffeFlag + "= to nothing"
 	case has("first record does not look like a TLS handshake"):
 		return "the server speaks plaintext: leave the --tls-* flags away"
 	case has("unknown authority"):
@@ -151,7 +164,7 @@ func (c *connection) whyUnavailable(message string) string {
 		return "the server wants a certificate: set --tls-cert-file and --tls-key-file"
 	case has("name resolver error", "no such host", "produced zero addresses"):
 		return "the name does not resolve: check --server"
-	case !c.tls() && has("error reading server preface", "connection reset", "EOF"):
+	case !c.tls() && c.spiffeSocket == "" && has("error reading server preface", "connection reset", "EOF"):
 		return "does the server speak TLS? then set --tls-ca-file"
 	}
 	return "is that an NSP? see --server"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -15,8 +14,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
-
-	"github.com/nordix/meridio-nsp/pkg/auth"
 )
 
 // probeName is the name under which the binary is a health probe.
@@ -63,13 +60,7 @@ func probeCredentials(ctx context.Context, spiffe bool, timeout time.Duration) (
 	if !spiffe {
 		return insecure.NewCredentials(), func() {}, nil
 	}
-	source, err := auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{
-		Socket: os.Getenv(workloadapi.SocketEnv), Timeout: timeout, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return source.Client(), source.Close, nil
+	return spiffeClient(ctx, os.Getenv(workloadapi.SocketEnv), timeout)
 }
 
 func probe(ctx context.Context, addr, service string, creds credentials.TransportCredentials) error {

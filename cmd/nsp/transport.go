@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"google.golang.org/grpc/credentials"
 
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
@@ -20,6 +26,19 @@ func addTransport(cmd *cobra.Command, cfg *nsp.TransportConfig) {
 	f.StringVar(&cfg.TLSCertFile, "tls-cert-file", "", "certificate chain of the server, PEM; read again when it changes")
 	f.StringVar(&cfg.TLSKeyFile, "tls-key-file", "", "private key of the server, PEM; read again when it changes")
 	f.StringVar(&cfg.TLSClientCA, "tls-client-ca-file", "", "CA that clients must have a certificate of, PEM; empty asks for none")
-	f.StringVar(&cfg.SPIFFESocket, spiffeFlag, "", "workload API that gives SVIDs, as unix:///path; also read from "+workloadapi.SocketEnv)
+	addSPIFFE(f, &cfg.SPIFFESocket, "")
 	complete(cmd, "transport", nsp.Transports...)
+}
+
+func addSPIFFE(f *pflag.FlagSet, socket *string, and string) {
+	f.StringVar(socket, spiffeFlag, "", "workload API that gives SVIDs, as unix:///path; also read from "+workloadapi.SocketEnv+and)
+}
+
+// spiffeClient makes the credentials of a client of the workload API. What is returned with them is called at the end.
+func spiffeClient(ctx context.Context, socket string, timeout time.Duration) (credentials.TransportCredentials, func(), error) {
+	source, err := auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{Socket: socket, Timeout: timeout, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return source.Client(), source.Close, nil
 }

@@ -88,6 +88,7 @@ func TestEnvironment(t *testing.T) {
 		"a Service called nsp":                 {[2]string{"NSP_PORT", "tcp://10.0.0.1:7778"}, nil, exitUsage, "comes from a Kubernetes Service"},
 		"unknown ones are ignored":             {[2]string{"NSP_BOGUS", "1"}, nil, exitFailed, "/nowhere/config"},
 		"those of flags that are no setting":   {[2]string{"NSP_VERSION", "v1.2"}, nil, exitFailed, "/nowhere/config"},
+		"the specification's, unprefixed":      {[2]string{"SPIFFE_ENDPOINT_SOCKET", "agent"}, nil, exitUsage, `--spiffe-endpoint-socket is "agent"`},
 		"an empty one is a value as any other": {[2]string{"NSP_METRICS_ADDRESS", ""}, nil, exitFailed, "/nowhere/config"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,10 +33,11 @@ func (c *connection) watch(cmd *cobra.Command, begin func(*client.Client) (watch
 	if err := c.validate(); err != nil {
 		return err
 	}
-	creds, err := c.credentials()
+	creds, stop, err := c.credentials(cmd.Context())
 	if err != nil {
 		return err
 	}
+	defer stop()
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	defer cancel(nil)
 	first := &firstFailure{Handler: slog.NewTextHandler(cmd.ErrOrStderr(), nil), fail: cancel}

@@ -51,7 +51,7 @@ func (c *TrenchConfig) trenchName() string {
 func RunTrench(ctx context.Context, cfg TrenchConfig, log *slog.Logger) error {
 	t := &trench{process: newProcess(cfg.ProcessConfig, log), cfg: cfg}
 	defer t.close()
-	if err := t.take(ctx, t.openTransport, t.openRegistry, t.connect, t.assemble, t.listen); err != nil {
+	if err := t.take(ctx, t.connect, t.openTransport, t.openRegistry, t.assemble, t.listen); err != nil {
 		return err
 	}
 	t.restore()
