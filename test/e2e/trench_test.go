@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/play"
+	"github.com/nordix/meridio-nsp/test/spiffe"
 )
 
 // operatorsRole is all that Meridio's operator lets an NSP do.
@@ -176,12 +179,48 @@ func TestTrenchUnderOperatorsRole(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 }
 
-// operatorsProbe runs the binary under the name and with the flags that the operator's template has.
-func operatorsProbe(t *testing.T, binary, addr string) func(service string) error {
+// TestTrenchBySVID: with SPIFFE_ENDPOINT_SOCKET, which the operator sets, the service port speaks mTLS, and the operator's own
+// readiness probe asks it so.
+func TestTrenchBySVID(t *testing.T) {
+	c := cluster.Get(t)
+	namespace := c.Namespace(t)
+	require.NoError(t, play.Configure(t.Context(), c.Client(), namespace, "trench-a", "conduit-a", map[string]int{"stream-a": 10}))
+	ca, err := spiffe.NewAuthority("example.org")
+	require.NoError(t, err)
+	id, err := ca.SVID("/ns/"+namespace+"/sa/"+operatorsAccount, time.Hour)
+	require.NoError(t, err)
+	agent := spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))
+	require.NoError(t, agent.Issue(id, ca.Bundle()))
+	require.NoError(t, agent.Start(t.Context()))
+	t.Cleanup(func() { _ = agent.Stop() })
+	t.Setenv("SPIFFE_ENDPOINT_SOCKET", agent.Socket())
+	source, err := auth.OpenSPIFFE(t.Context(), auth.SPIFFEConfig{Socket: agent.Socket(), Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(source.Close)
+
+	cfg := trenchConfig(t.Context(), t, c, namespace)
+	cfg.Credentials = source.Client()
+	require.NoError(t, c.Apply(t.Context(), fmt.Appendf(nil, operatorsRole, namespace), false))
+	nsp, err := play.StartNSP(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(nsp.Stop)
+	require.NoError(t, operatorsProbe(t, nsp.Binary(), nsp.Address(), "-spiffe")(""))
+	require.NoError(t, operatorsProbe(t, nsp.Binary(), "unix://"+nsp.HealthSocket())("Readiness"))
+	require.Error(t, operatorsProbe(t, nsp.Binary(), nsp.Address())(""), "plaintext is refused")
+	s := &trenchScene{T: t, cluster: c, namespace: namespace, nsp: nsp}
+	w, err := s.configuration().WatchStream(s.ctx(), &nspv1.Stream{Conduit: conduitA})
+	require.NoError(t, err)
+	require.Equal(t, []string{"stream-a"}, s.streams(w))
+}
+
+// operatorsProbe runs the binary under the name and with the flags that the operator's template has, with more time: this
+// machine does other things too.
+func operatorsProbe(t *testing.T, binary, addr string, more ...string) func(service string) error {
 	link := filepath.Join(t.TempDir(), "grpc_health_probe")
 	require.NoError(t, os.Symlink(binary, link))
 	return func(service string) error {
-		out, err := exec.CommandContext(t.Context(), link, "-addr="+addr, "-service="+service, "-connect-timeout=400ms", "-rpc-timeout=4s").CombinedOutput()
+		args := append([]string{"-addr=" + addr, "-service=" + service, "-connect-timeout=2s", "-rpc-timeout=4s"}, more...)
+		out, err := exec.CommandContext(t.Context(), link, args...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
