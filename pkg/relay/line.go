@@ -1,0 +1,340 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/registry"
+)
+
+var (
+	errSilent = errors.New("the namespace process is silent")
+	errStep   = errors.New("out of step with the namespace process")
+)
+
+// line is one connection to the namespace process.
+type line struct {
+	relay  *Relay
+	client targetpoolv1.RelayClient
+}
+
+// isAway tells a namespace process that cannot be reached from one that says no.
+func isAway(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	}
+	return false
+}
+
+func (l *line) position(ctx context.Context) (position, error) {
+	resp, err := l.client.Position(ctx, &targetpoolv1.RelayPositionRequest{Trench: l.relay.cfg.Trench})
+	return l.heard(resp.GetPosition()), err
+}
+
+func (l *line) register(ctx context.Context, t registry.Target, c registry.Caller) (position, error) {
+	resp, err := l.client.Register(ctx, &targetpoolv1.RelayRegisterRequest{
+		Trench: l.relay.cfg.Trench, Registration: registrationOf(t), Peer: peerOf(c),
+	})
+	return l.heard(resp.GetPosition()), err
+}
+
+func (l *line) unregister(
+	ctx context.Context, t registry.Target, c registry.Caller, seen *targetpoolv1.Seen,
+) (position, error) {
+	resp, err := l.client.Unregister(ctx, &targetpoolv1.RelayUnregisterRequest{
+		Trench: l.relay.cfg.Trench, Registration: registrationOf(t), Peer: peerOf(c), Seen: seen,
+	})
+	return l.heard(resp.GetPosition()), err
+}
+
+// heard takes in how many registrations there were.
+func (l *line) heard(p *targetpoolv1.Position) position {
+	at := positionOf(p)
+	l.relay.mu.Lock()
+	defer l.relay.mu.Unlock()
+	l.relay.mirror.heard(at)
+	return at
+}
+
+// connect keeps a line until ctx ends. Each attempt dials anew, so that a namespace process that comes back under another
+// address is found within the pause.
+func (r *Relay) connect(ctx context.Context) {
+	failures, said := 0, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.attempt(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if wasLive := r.hangUp(); wasLive {
+			failures, said = 0, ""
+			r.cfg.Log.WarnContext(ctx, "the namespace process is away; its last state is served",
+				"error", err, "after", time.Since(began).Round(time.Millisecond))
+		} else if reason := status.Convert(err).Message(); reason != said {
+			said = reason
+			r.cfg.Log.InfoContext(ctx, "the namespace process cannot be reached", "address", r.cfg.Address, "error", err)
+		}
+		limit := min(r.cfg.RetryMax, r.cfg.RetryMax/20<<min(failures, 10))
+		sleep(ctx, rand.N(limit+1))
+		failures++
+	}
+}
+
+func (r *Relay) hangUp() (wasLive bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wasLive = r.line != nil
+	r.line, r.joining = nil, false
+	r.stir()
+	return wasLive
+}
+
+// attempt connects, tells what is owed, and follows until something fails.
+func (r *Relay) attempt(ctx context.Context) error {
+	conn, err := r.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	l := &line{relay: r, client: targetpoolv1.NewRelayClient(conn)}
+	at, err := r.settle(ctx, l)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		r.tell(ctx, l)
+	}()
+	err = (&follower{line: l, cancel: cancel}).run(ctx, at)
+	cancel(err)
+	<-told
+	return err
+}
+
+func (r *Relay) dial() (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(r.cfg.Credentials),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: r.cfg.CallTimeout}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+	}
+	conn, err := grpc.NewClient(r.cfg.Address, append(options, r.cfg.DialOptions...)...)
+	if err != nil {
+		return nil, fmt.Errorf("dialing the namespace process: %w", err)
+	}
+	return conn, nil
+}
+
+// settle tells the namespace process what happened without it, before its rows are taken over: first what is gone, which frees
+// identifiers, then what shall stay. It returns a position that shows all of it.
+func (r *Relay) settle(ctx context.Context, l *line) (position, error) {
+	at, err := r.call(ctx, l.position)
+	if err != nil {
+		return at, fmt.Errorf("asking for the position: %w", err)
+	}
+	var restored []registry.Restored
+	r.update(func(m *mirror) {
+		r.joining = true
+		restored = m.keep(at.Epoch)
+	})
+	if err := r.tellWithdrawn(ctx, l); err != nil {
+		return at, err
+	}
+	if err := r.tellRestored(ctx, l, restored); err != nil {
+		return at, err
+	}
+	r.update(func(m *mirror) {
+		m.stale = m.stale || !m.adopted
+		m.adopted = true
+	})
+	at, err = r.call(ctx, l.position)
+	if err != nil {
+		return at, fmt.Errorf("asking for the position: %w", err)
+	}
+	return at, nil
+}
+
+func (r *Relay) call(ctx context.Context, f func(context.Context) (position, error)) (position, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// tell tells what is withdrawn while the line is live, because a call failed on it.
+func (r *Relay) tell(ctx context.Context, l *line) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.owed:
+		}
+		if err := r.tellWithdrawn(ctx, l); err != nil {
+			r.cfg.Log.DebugContext(ctx, "what was unregistered will be told again", "error", err)
+			sleep(ctx, time.Second)
+			signal(r.owed)
+		}
+	}
+}
+
+func (r *Relay) tellWithdrawn(ctx context.Context, l *line) error {
+	r.mu.Lock()
+	pending := r.mirror.pending()
+	r.mu.Unlock()
+	for _, w := range pending {
+		at, err := r.call(ctx, func(ctx context.Context) (position, error) {
+			return l.unregister(ctx, targetOf(w.entry), registry.Caller{}, seenOf(w))
+		})
+		if err != nil {
+			return fmt.Errorf("telling what was unregistered: %w", err)
+		}
+		r.update(func(m *mirror) { m.told(w, at) })
+	}
+	return nil
+}
+
+// tellRestored goes in parts that fit into messages. What the namespace process refuses stays out.
+func (r *Relay) tellRestored(ctx context.Context, l *line, all []registry.Restored) error {
+	const part = 500
+	for some := range slices.Chunk(all, part) {
+		err := r.restore(ctx, l, some)
+		for i := 0; err != nil && !isAway(err) && i < len(some); i++ {
+			if one := r.restore(ctx, l, some[i:i+1]); isAway(one) {
+				return one
+			} else if one != nil {
+				r.cfg.Log.WarnContext(ctx, "a registration cannot be handed over", "error", one)
+			}
+		}
+		if isAway(err) {
+			return fmt.Errorf("telling what shall stay: %w", err)
+		}
+		r.update(func(m *mirror) { m.kept(some, r.cfg.Namespace) })
+	}
+	return nil
+}
+
+func (r *Relay) restore(ctx context.Context, l *line, some []registry.Restored) error {
+	req := &targetpoolv1.RelayRestoreRequest{Trench: r.cfg.Trench}
+	for _, one := range some {
+		req.Registrations = append(req.Registrations, restoredOf(one))
+	}
+	_, err := r.call(ctx, func(ctx context.Context) (position, error) {
+		resp, err := l.client.Restore(ctx, req)
+		return l.heard(resp.GetPosition()), err
+	})
+	return err
+}
+
+// follower reads one watch.
+type follower struct {
+	line    *line
+	cancel  context.CancelCauseFunc
+	pending batch
+}
+
+// run follows from where the mirror is, until something fails.
+func (f *follower) run(ctx context.Context, at position) error {
+	r := f.line.relay
+	silence := time.AfterFunc(r.cfg.HeartbeatTimeout, func() { f.cancel(errSilent) })
+	defer silence.Stop()
+	r.mu.Lock()
+	resume, current := r.mirror.at, r.mirror.at.covers(at)
+	r.mu.Unlock()
+	req := &targetpoolv1.RelayWatchRequest{Trench: r.cfg.Trench}
+	if resume.Revision > 0 {
+		req.Resume = &targetpoolv1.Version{Epoch: resume.Epoch, Revision: resume.Revision}
+	}
+	watch, err := f.line.client.Watch(ctx, req)
+	if err != nil {
+		return err
+	}
+	if current {
+		f.live() // nothing will be sent
+	}
+	for {
+		m, err := watch.Recv()
+		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+			return cause
+		}
+		if err != nil {
+			return err
+		}
+		silence.Reset(r.cfg.HeartbeatTimeout)
+		if err := f.take(m); err != nil {
+			r.update(func(m *mirror) { m.at.Revision = 0 }) // no resume from here
+			return err
+		}
+	}
+}
+
+func (f *follower) take(m *targetpoolv1.RelayWatchResponse) error {
+	r := f.line.relay
+	at := positionOf(m.GetPosition())
+	switch m.GetKind() {
+	case targetpoolv1.RelayWatchResponse_KIND_HEARTBEAT:
+		return f.heartbeat(m.GetPosition() != nil, at)
+	case targetpoolv1.RelayWatchResponse_KIND_SNAPSHOT:
+		f.pending.snapshot = true
+	case targetpoolv1.RelayWatchResponse_KIND_DELTA:
+	default:
+		return nil // of a later API; the heartbeat tells whether it brought a change
+	}
+	for _, c := range m.GetChanges() {
+		one, err := changeOf(c, r.cfg.Trench, r.cfg.Namespace)
+		if err != nil {
+			return err
+		}
+		f.pending.changes = append(f.pending.changes, one)
+	}
+	if !m.GetCommit() {
+		return nil
+	}
+	done := f.pending
+	done.at, f.pending = at, batch{}
+	r.update(func(m *mirror) { m.apply(done) })
+	f.live()
+	return nil
+}
+
+func (f *follower) heartbeat(named bool, at position) error {
+	if !named {
+		return nil
+	}
+	r := f.line.relay
+	r.mu.Lock()
+	have := r.mirror.at
+	r.mirror.heard(at)
+	r.mu.Unlock()
+	if have.Epoch != at.Epoch || have.Revision != at.Revision {
+		return fmt.Errorf("%w: the heartbeat says %d, the last commit was %d", errStep, at.Revision, have.Revision)
+	}
+	f.live()
+	return nil
+}
+
+// live lets calls through.
+func (f *follower) live() {
+	r := f.line.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.line == f.line {
+		return
+	}
+	r.line, r.joining = f.line, false
+	r.cfg.Log.Info("the namespace process is there", "address", r.cfg.Address, "registrations", len(r.mirror.rows))
+	r.stir()
+}
