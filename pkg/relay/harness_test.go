@@ -243,7 +243,8 @@ func (n *nsp) relay(store registry.Store, edits ...func(*Config)) *process {
 		edit(&cfg)
 	}
 	p := &process{T: n.T, Relay: New(cfg), nsp: n}
-	require.NoError(n, p.Load(n.Context()))
+	_, err := p.Load(n.Context())
+	require.NoError(n, err)
 	stop := background(p.Relay.Run)
 	p.stop = sync.OnceFunc(func() { require.NoError(n, stop()) })
 	n.Cleanup(p.stop)

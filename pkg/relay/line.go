@@ -21,6 +21,8 @@ import (
 var (
 	errSilent = errors.New("the namespace process is silent")
 	errStep   = errors.New("out of step with the namespace process")
+	// errOpened ends an attempt that had given up waiting for rows: what happened meanwhile has to be told before they count.
+	errOpened = errors.New("the namespace process has begun to answer")
 )
 
 // line is one connection to the namespace process.
@@ -77,6 +79,9 @@ func (r *Relay) connect(ctx context.Context) {
 		err := r.attempt(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errOpened) {
+			continue
 		}
 		if wasLive := r.hangUp(); wasLive {
 			failures, said = 0, ""
@@ -175,19 +180,31 @@ func (r *Relay) call(ctx context.Context, f func(context.Context) (position, err
 	return f(ctx)
 }
 
-// tell tells what is withdrawn while the line is live, because a call failed on it.
+// tell goes on telling: what is withdrawn, because a call failed on a line that is live, and what shall stay, while the namespace
+// process has nothing to answer yet.
 func (r *Relay) tell(ctx context.Context, l *line) {
+	const pace = time.Second
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.owed:
 		}
-		if err := r.tellWithdrawn(ctx, l); err != nil {
-			r.cfg.Log.DebugContext(ctx, "what was unregistered will be told again", "error", err)
-			sleep(ctx, time.Second)
+		err := r.tellWithdrawn(ctx, l)
+		r.mu.Lock()
+		var restored []registry.Restored
+		if r.line == nil {
+			restored = r.mirror.keep(r.mirror.at.Epoch)
+		}
+		r.mu.Unlock()
+		if err == nil {
+			err = r.tellRestored(ctx, l, restored)
+		}
+		if err != nil {
+			r.cfg.Log.DebugContext(ctx, "what is owed will be told again", "error", err)
 			signal(r.owed)
 		}
+		sleep(ctx, pace)
 	}
 }
 
@@ -244,6 +261,8 @@ type follower struct {
 	line    *line
 	cancel  context.CancelCauseFunc
 	pending batch
+	// patience ends the joining.
+	patience *time.Timer
 }
 
 // run follows from where the mirror is, until something fails.
@@ -251,6 +270,8 @@ func (f *follower) run(ctx context.Context, at position) error {
 	r := f.line.relay
 	silence := time.AfterFunc(r.cfg.HeartbeatTimeout, func() { f.cancel(errSilent) })
 	defer silence.Stop()
+	f.patience = time.AfterFunc(r.cfg.CallTimeout, f.leave)
+	defer f.patience.Stop()
 	r.mu.Lock()
 	resume, current := r.mirror.at, r.mirror.at.covers(at)
 	r.mu.Unlock()
@@ -262,8 +283,8 @@ func (f *follower) run(ctx context.Context, at position) error {
 	if err != nil {
 		return err
 	}
-	if current {
-		f.live() // nothing will be sent
+	if current { // nothing will be sent
+		r.update(func(*mirror) { f.live() })
 	}
 	for {
 		m, err := watch.Recv()
@@ -275,7 +296,9 @@ func (f *follower) run(ctx context.Context, at position) error {
 		}
 		silence.Reset(r.cfg.HeartbeatTimeout)
 		if err := f.take(m); err != nil {
-			r.update(func(m *mirror) { m.at.Revision = 0 }) // no resume from here
+			if errors.Is(err, errStep) {
+				r.update(func(m *mirror) { m.at.Revision = 0 }) // no resume from here
+			}
 			return err
 		}
 	}
@@ -300,14 +323,38 @@ func (f *follower) take(m *targetpoolv1.RelayWatchResponse) error {
 		}
 		f.pending.changes = append(f.pending.changes, one)
 	}
+	f.patience.Reset(r.cfg.CallTimeout)
 	if !m.GetCommit() {
 		return nil
 	}
 	done := f.pending
 	done.at, f.pending = at, batch{}
-	r.update(func(m *mirror) { m.apply(done) })
+	return f.commit(done)
+}
+
+func (f *follower) commit(b batch) error {
+	r := f.line.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.line != f.line && !r.joining {
+		return errOpened
+	}
+	r.mirror.apply(b)
 	f.live()
+	r.stir()
 	return nil
+}
+
+// leave ends the joining: calls are answered as long as the namespace process has nothing to say.
+func (f *follower) leave() {
+	r := f.line.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joining {
+		r.joining = false
+		r.cfg.Log.Info("the namespace process is there, but cannot answer yet; the last state is served", "address", r.cfg.Address)
+		r.stir()
+	}
 }
 
 func (f *follower) heartbeat(named bool, at position) error {
@@ -316,21 +363,22 @@ func (f *follower) heartbeat(named bool, at position) error {
 	}
 	r := f.line.relay
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	have := r.mirror.at
 	r.mirror.heard(at)
-	r.mu.Unlock()
-	if have.Epoch != at.Epoch || have.Revision != at.Revision {
+	switch {
+	case have.Epoch != at.Epoch || have.Revision != at.Revision:
 		return fmt.Errorf("%w: the heartbeat says %d, the last commit was %d", errStep, at.Revision, have.Revision)
+	case r.line != f.line && !r.joining:
+		return errOpened
 	}
 	f.live()
 	return nil
 }
 
-// live lets calls through.
+// live lets calls through. It is called with the lock held.
 func (f *follower) live() {
 	r := f.line.relay
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.line == f.line {
 		return
 	}

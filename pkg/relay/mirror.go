@@ -53,9 +53,10 @@ type batch struct {
 //
 // What is shown is what the namespace process said last, without what was withdrawn since.
 type mirror struct {
-	lists *engine.Lists
-	rev   uint64
-	at    position
+	trench string
+	lists  *engine.Lists
+	rev    uint64
+	at     position
 	// known is set once there is something to answer: rows that were stored, or a first commit.
 	known bool
 
@@ -74,14 +75,17 @@ type mirror struct {
 	// dirty is what the store does not have as it is shown, forget what it has under keys of no use.
 	dirty  map[registry.Key]bool
 	forget []registry.Key
+	// documents are others', to be stored.
+	documents map[string][]byte
 	// adopted is set once the namespace process has taken over what was here before it: from then on the store is a mirror.
 	adopted bool
 	// stale is set where the document that goes with the entries has to be written anew.
 	stale bool
 }
 
-func newMirror(timeout time.Duration) *mirror {
+func newMirror(trench string, timeout time.Duration) *mirror {
 	m := &mirror{
+		trench:    trench,
 		rows:      make(map[registry.Key]*engine.Row),
 		ids:       make(map[uint64]registry.Key),
 		withdrawn: make(map[registry.Key]*withdrawal),
@@ -90,6 +94,7 @@ func newMirror(timeout time.Duration) *mirror {
 		restore:   make(map[registry.Key]bool),
 		before:    make(map[registry.Key]*engine.Row),
 		dirty:     make(map[registry.Key]bool),
+		documents: make(map[string][]byte),
 	}
 	m.lists = engine.NewLists(func(engine.Filter) bool { return m.known })
 	return m

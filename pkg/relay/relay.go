@@ -65,7 +65,7 @@ type Relay struct {
 	// line is the connection while it is live, nil while the namespace process is away.
 	line *line
 	// joining is set while the namespace process is told what happened without it and the mirror is brought up to date: nothing
-	// more happens without it then, calls wait.
+	// more happens without it then, calls wait. It ends where the namespace process has nothing to answer yet.
 	joining bool
 	// moved is closed, and made anew, when the mirror or the line changed.
 	moved chan struct{}
@@ -79,24 +79,30 @@ type Relay struct {
 func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
 	return &Relay{
-		cfg: cfg, mirror: newMirror(cfg.Timeout), moved: make(chan struct{}),
+		cfg: cfg, mirror: newMirror(cfg.Trench, cfg.Timeout), moved: make(chan struct{}),
 		unsaved: make(chan struct{}, 1), owed: make(chan struct{}, 1),
 	}
 }
 
-// Load reads the store; call it once, before Run. Every registration that came through this process gets a full lease.
-func (r *Relay) Load(ctx context.Context) error {
+// Load reads the store and returns what it has; call it once, before Run. Every registration that came through this process
+// gets a full lease.
+func (r *Relay) Load(ctx context.Context) (registry.Saved, error) {
 	saved, err := r.cfg.Store.Load(ctx)
 	if err != nil {
-		return fmt.Errorf("loading the mirror: %w", err)
+		return registry.Saved{}, fmt.Errorf("%w: loading the mirror: %w", registry.ErrStore, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.mirror.load(saved, r.cfg.Namespace, r.cfg.Trench); err != nil {
+	if err := r.mirror.load(saved, r.cfg.Namespace); err != nil {
 		r.cfg.Log.WarnContext(ctx, "a part of the stored mirror is unreadable", "error", err)
 	}
 	signal(r.unsaved)
-	return nil
+	return saved, nil
+}
+
+// SaveDocument keeps data under a name for the next Load; nil removes it. It never blocks; it is written soon.
+func (r *Relay) SaveDocument(name string, data []byte) {
+	r.update(func(m *mirror) { m.documents[name] = data })
 }
 
 // Run connects, follows and stores until ctx ends.
@@ -283,6 +289,9 @@ func (r *Relay) forward(ctx context.Context, call func(context.Context, *line) (
 // refresh answers a Register that changes nothing.
 func (r *Relay) refresh(want registry.Entry) (done bool) {
 	r.update(func(m *mirror) { done = !r.joining && m.refresh(want) })
+	if done {
+		signal(r.owed)
+	}
 	return done
 }
 

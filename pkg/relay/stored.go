@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nordix/meridio-nsp/pkg/engine"
@@ -28,7 +29,7 @@ type storedWithdrawal struct {
 
 // load takes in what was stored: the rows of a mirror, or the registrations that this process had of its own, which the
 // namespace process shall keep as they are.
-func (m *mirror) load(saved registry.Saved, namespace, trench string) error {
+func (m *mirror) load(saved registry.Saved, namespace string) error {
 	raw, mirrored := saved.Documents[Document]
 	var doc document
 	var damage error
@@ -40,7 +41,7 @@ func (m *mirror) load(saved registry.Saved, namespace, trench string) error {
 	}
 	m.adopted, m.at.Epoch = mirrored, doc.Epoch
 	for _, e := range saved.Entries {
-		m.loadEntry(e, namespace, trench, mirrored)
+		m.loadEntry(e, namespace, mirrored)
 	}
 	for _, w := range doc.Withdrawn {
 		m.withdrawn[w.Entry.Key] = &withdrawal{entry: &w.Entry, seen: w.Seen}
@@ -53,15 +54,15 @@ func (m *mirror) load(saved registry.Saved, namespace, trench string) error {
 }
 
 // loadEntry drops what cannot be read or is another trench's: it comes back with its next refresh.
-func (m *mirror) loadEntry(stored *registry.Entry, namespace, trench string, mirrored bool) {
+func (m *mirror) loadEntry(stored *registry.Entry, namespace string, mirrored bool) {
 	t := targetOf(stored)
-	t.Scope = trench
+	t.Scope = m.trench
 	e, err := registry.EntryOf(t, stored.Caller, namespace)
-	if err != nil || e.Scope != trench {
+	if err != nil || e.Scope != m.trench {
 		m.forget = append(m.forget, stored.Key)
 		return
 	}
-	if e.Key != stored.Key {
+	if storedKey(e.Key) != stored.Key {
 		m.forget = append(m.forget, stored.Key)
 		m.dirty[e.Key] = true
 	}
@@ -90,11 +91,20 @@ func storedRow(e *registry.Entry) *engine.Row {
 	return row
 }
 
+// storedKey is the key of an entry in a registry that is one trench's own: what has no stream has no scope there.
+func storedKey(k registry.Key) registry.Key {
+	if k.Stream.Trench == "" {
+		k.Scope = ""
+	}
+	return k
+}
+
 // storedEntry is a row as a registry keeps it: its state is what its own engine would remember, so that the trench process can
 // go on by itself. Then nothing is known of pools, and what is registered counts.
 func (m *mirror) storedEntry(row *engine.Row) *registry.Entry {
 	e := *row.Entry
 	e.Caller = m.callers[e.Key].Caller
+	e.Key = storedKey(e.Key)
 	e.Memory = registry.Memory{
 		PodName: row.Pod, State: uint8(row.State), Reason: row.Reason, Caused: row.Caused,
 	}
@@ -108,9 +118,9 @@ func (m *mirror) unsaved() (registry.Batch, error) {
 	for k := range m.dirty {
 		if row := m.shown(k); row != nil {
 			b.Put = append(b.Put, m.storedEntry(row))
-			put[k] = true
+			put[storedKey(k)] = true
 		} else {
-			b.Delete = append(b.Delete, k)
+			b.Delete = append(b.Delete, storedKey(k))
 		}
 	}
 	for _, k := range m.forget {
@@ -119,12 +129,13 @@ func (m *mirror) unsaved() (registry.Batch, error) {
 		}
 	}
 	slices.SortFunc(b.Put, func(x, y *registry.Entry) int { return cmp.Compare(x.ID, y.ID) })
+	b.Documents, m.documents = m.documents, make(map[string][]byte)
 	if m.adopted {
 		doc, err := json.Marshal(m.document())
 		if err != nil {
 			return registry.Batch{}, fmt.Errorf("encoding what was withdrawn: %w", err)
 		}
-		b.Documents = map[string][]byte{Document: doc}
+		b.Documents[Document] = doc
 	}
 	clear(m.dirty)
 	m.forget, m.stale = nil, false
@@ -139,20 +150,28 @@ func (m *mirror) document() document {
 	return d
 }
 
+// keyOf is the key that is stored under k.
+func (m *mirror) keyOf(k registry.Key) registry.Key {
+	k.Scope = m.trench
+	return k
+}
+
 // unstored says that a batch was not written after all.
 func (m *mirror) unstored(b registry.Batch) {
 	for _, e := range b.Put {
-		m.dirty[e.Key] = true
+		m.dirty[m.keyOf(e.Key)] = true
 	}
 	for _, k := range b.Delete {
-		m.dirty[k] = true
+		m.dirty[m.keyOf(k)] = true
 	}
-	m.stale = true
+	delete(b.Documents, Document)
+	maps.Copy(b.Documents, m.documents)
+	m.documents, m.stale = b.Documents, true
 }
 
 // unsavedAny tells whether the store lacks anything.
 func (m *mirror) unsavedAny() bool {
-	return len(m.dirty) > 0 || len(m.forget) > 0 || m.stale && m.adopted
+	return len(m.dirty) > 0 || len(m.forget) > 0 || len(m.documents) > 0 || m.stale && m.adopted
 }
 
 // lost says that the store is empty.
