@@ -40,6 +40,8 @@ func newNamespace() *cobra.Command {
 		"which members hold a stream where the Service does not say: membership or ready")
 	f.BoolVar(&cfg.ReadinessPush, "readiness-push", true,
 		"tell load balancers of readiness at once; off, a target counts as long as its TAPA has it registered, as in Meridio 1.x")
+	f.StringSliceVar(&cfg.TrenchProcessAccounts, "trench-process-accounts", nil,
+		"ServiceAccounts that may relay the registry of a trench, as namespace/name, proven by their SVIDs")
 	complete(cmd, "authorisation", string(auth.PeerAddress), string(auth.None))
 	complete(cmd, "assignment", string(pool.ByMembership), string(pool.ByReadiness))
 	return cmd

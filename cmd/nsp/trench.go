@@ -15,7 +15,10 @@ func newTrench() *cobra.Command {
 		Short: "Run the process of one trench, which is also what nsp does without a command",
 		Long: "Serve the configuration and the target registry of one trench, as the NSP of Meridio 1.x does.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR, so that the process runs in the\n" +
-			"StatefulSet that Meridio's operator makes. Where --datasource is a registry of Meridio 1.x it is taken over.",
+			"StatefulSet that Meridio's operator makes. Where --datasource is a registry of Meridio 1.x it is taken over.\n\n" +
+			"With --namespace-nsp the registry is that of the namespace process, so that old load balancers have readiness\n" +
+			"too. The file at --datasource is then a mirror, which is served while the namespace process is away. The registry\n" +
+			"goes along when the flag is set or taken away.",
 		Example: "  nsp trench --namespace red --config-map-name meridio-configuration-trench-a",
 		Args:    noArgs,
 	}
@@ -30,6 +33,8 @@ func beTrench(cmd *cobra.Command) {
 	addProcess(cmd, &cfg.ProcessConfig, &level)
 	cmd.Flags().StringVar(&cfg.ConfigMapName, "config-map-name", nsp.DefaultConfigMap,
 		"ConfigMap with the configuration of the trench; Meridio's operator calls it meridio-configuration-<trench>")
+	cmd.Flags().StringVar(&cfg.NamespaceNSP, "namespace-nsp", "",
+		"address of the namespace process, as nsp-service.red:7778: it has the registry, and this process relays; empty stands alone")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.Validate(); err != nil {
 			return usageError{err}

@@ -40,6 +40,8 @@ type NamespaceConfig struct {
 	Assignment    string
 	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
 	ReadinessPush bool
+	// TrenchProcessAccounts are the ServiceAccounts of trench processes, as namespace/name, or as a name in Namespace.
+	TrenchProcessAccounts []string
 }
 
 // Validate says, in sentences, all that has to be changed.
@@ -54,6 +56,9 @@ func (c *NamespaceConfig) validatePolicy() error {
 	}
 	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
 		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
+	}
+	if _, err := parseAccounts(c.TrenchProcessAccounts, c.Namespace); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -69,6 +69,12 @@ func (n *namespace) assemble(context.Context) error {
 	if mode == auth.None {
 		n.log.Warn("authorisation is off: every caller is believed; this is for development only")
 	}
-	n.makeServer(server.Config{Engine: n.engine, Targets: n.engine, Registry: n.registry, Auth: mode})
+	accounts, err := parseAccounts(n.cfg.TrenchProcessAccounts, n.cfg.Namespace)
+	if err != nil {
+		return err
+	}
+	n.makeServer(server.Config{
+		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, TrenchProcesses: accounts, Auth: mode,
+	})
 	return nil
 }

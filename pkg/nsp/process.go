@@ -184,17 +184,23 @@ func (p *process) listenOn(ctx context.Context, network, address string) (net.Li
 // stages are what runs: the engine under the registry under the edges, so that at the end no call is answered by something
 // that has ended.
 func (p *process) stages(edge ...component) [][]component {
-	edge = append(edge, component{"gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, p.grpcListener) }})
+	edge = p.edge(edge...)
 	if p.rebuilding() {
 		edge = append(edge, component{"rebuild", p.rebuild})
 	}
+	return [][]component{{{"engine", p.engine.Run}}, {{"registry", p.registry.Run}}, edge}
+}
+
+// edge is what faces the network.
+func (p *process) edge(edge ...component) []component {
+	edge = append(edge, component{"gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, p.grpcListener) }})
 	if p.metricsListener != nil {
 		edge = append(edge, component{"metrics", func(ctx context.Context) error { return p.metrics.serve(ctx, p.metricsListener) }})
 	}
 	if p.healthListener != nil {
 		edge = append(edge, component{"health", p.serveHealth})
 	}
-	return [][]component{{{"engine", p.engine.Run}}, {{"registry", p.registry.Run}}, edge}
+	return edge
 }
 
 // serveHealth answers probes on the unix socket, which needs no certificate.

@@ -15,6 +15,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/kube"
+	"github.com/nordix/meridio-nsp/pkg/relay"
 	"github.com/nordix/meridio-nsp/pkg/server"
 )
 
@@ -27,11 +28,13 @@ type TrenchConfig struct {
 
 	// ConfigMapName is the ConfigMap with the configuration of the trench.
 	ConfigMapName string
+	// NamespaceNSP is the address of the namespace process that has the registry; empty where this process has its own.
+	NamespaceNSP string
 }
 
 // Validate says, in sentences, all that has to be changed.
 func (c *TrenchConfig) Validate() error {
-	err := c.ProcessConfig.Validate()
+	err := errors.Join(c.ProcessConfig.Validate(), c.validateRelay())
 	if len(validation.IsDNS1123Subdomain(c.ConfigMapName)) > 0 {
 		err = errors.Join(err, errors.New("--config-map-name is no name of a ConfigMap: write it as "+config.MapName("trench-a")))
 	}
@@ -51,13 +54,21 @@ func (c *TrenchConfig) trenchName() string {
 func RunTrench(ctx context.Context, cfg TrenchConfig, log *slog.Logger) error {
 	t := &trench{process: newProcess(cfg.ProcessConfig, log), cfg: cfg}
 	defer t.close()
-	if err := t.take(ctx, t.connect, t.openTransport, t.openRegistry, t.assemble, t.listen); err != nil {
+	open := t.openOwn
+	if cfg.relaying() {
+		open = t.openRelay
+	}
+	if err := t.take(ctx, t.connect, t.openTransport, open, t.assemble, t.listen); err != nil {
 		return err
 	}
 	t.restore()
 	log.InfoContext(ctx, "serving", "version", Version, "namespace", cfg.Namespace, "configmap", cfg.ConfigMapName,
 		"address", t.grpcListener.Addr().String(), "transport", cfg.transportName(), "registrations", len(t.saved.Entries))
-	return runStages(ctx, t.stages(component{"configuration", t.watch.Run})...)
+	watch := component{"configuration", t.watch.Run}
+	if cfg.relaying() {
+		return runStages(ctx, []component{{"relay", t.relay.Run}}, t.edge(watch))
+	}
+	return runStages(ctx, t.stages(watch)...)
 }
 
 // trench is a trench process while it is put together.
@@ -65,8 +76,15 @@ type trench struct {
 	*process
 	cfg TrenchConfig
 
+	// relay is nil where the process stands alone.
+	relay *relay.Relay
+	// documents keeps the configuration for the next start.
+	documents interface {
+		SaveDocument(name string, data []byte)
+	}
+
 	watch *kube.ConfigMapWatch
-	// configuration is what watchers are told, own what the engine is.
+	// configuration is what watchers are told, own what the engine is, where there is one.
 	configuration *server.Configuration
 	own           *ownTrench
 
@@ -84,13 +102,16 @@ func (t *trench) assemble(context.Context) error {
 		Name: "nsp_configuration_state_age_seconds", Help: "Time since the API server last said anything of the ConfigMap of a trench.",
 		ConstLabels: prometheus.Labels{"trench": cmp.Or(t.cfg.trenchName(), t.cfg.ConfigMapName)},
 	}, func() float64 { return t.watch.Age().Seconds() }))
-	t.own = newOwnTrench(t.cfg.Namespace, t.cfg.trenchName(), poster{&t.sink}.Post)
-	t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want, DropConfig: t.own.drop})
+	if t.relay == nil {
+		t.own = newOwnTrench(t.cfg.Namespace, t.cfg.trenchName(), poster{&t.sink}.Post)
+		t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want, DropConfig: t.own.drop})
+	}
 	t.configuration = server.NewConfiguration()
 	opened := make(chan struct{})
 	t.open = sync.OnceFunc(func() { t.server.Ready(); close(opened) })
+	targets, registry := t.targets()
 	t.makeServer(server.Config{
-		Targets: t.engine, Registry: t.registry, Configuration: t.configuration, Opened: opened, Auth: auth.PeerAddress,
+		Targets: targets, Registry: registry, Configuration: t.configuration, Opened: opened, Auth: auth.PeerAddress,
 	})
 	return nil
 }
@@ -115,7 +136,7 @@ func (t *trench) restore() {
 func (t *trench) changed(data map[string]string, present bool) {
 	log := t.log.With("namespace", t.cfg.Namespace, "configmap", t.cfg.ConfigMapName)
 	if kube.ReadBook(&t.book, data, present, log) {
-		t.registry.SaveDocument(t.document(), t.book.Document())
+		t.documents.SaveDocument(t.document(), t.book.Document())
 	}
 	t.tell()
 }
@@ -123,7 +144,9 @@ func (t *trench) changed(data map[string]string, present bool) {
 // tell hands the configuration to all that depend on it, and lets the first call in once they have it.
 func (t *trench) tell() {
 	c, _ := t.book.Config()
-	t.own.configure(c)
+	if t.own != nil {
+		t.own.configure(c)
+	}
 	t.configuration.Set(c)
 	t.open()
 }

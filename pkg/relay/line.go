@@ -89,7 +89,7 @@ func (r *Relay) connect(ctx context.Context) {
 				"error", err, "after", time.Since(began).Round(time.Millisecond))
 		} else if reason := status.Convert(err).Message(); reason != said {
 			said = reason
-			r.cfg.Log.InfoContext(ctx, "the namespace process cannot be reached", "address", r.cfg.Address, "error", err)
+			r.cfg.Log.InfoContext(ctx, "the namespace process cannot be followed", "address", r.cfg.Address, "error", err)
 		}
 		limit := min(r.cfg.RetryMax, r.cfg.RetryMax/20<<min(failures, 10))
 		sleep(ctx, rand.N(limit+1))

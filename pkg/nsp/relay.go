@@ -1,0 +1,83 @@
+package nsp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/config"
+	"github.com/nordix/meridio-nsp/pkg/relay"
+	"github.com/nordix/meridio-nsp/pkg/server"
+)
+
+// relaying tells whether the trench process has a namespace process behind it.
+func (c *TrenchConfig) relaying() bool { return c.NamespaceNSP != "" }
+
+func (c *TrenchConfig) validateRelay() error {
+	switch {
+	case !c.relaying():
+		return nil
+	case c.trenchName() == "":
+		return fmt.Errorf("--namespace-nsp needs to know the trench: name the ConfigMap %s", config.MapName("<trench>"))
+	case c.transportName() == TLS:
+		return fmt.Errorf("--namespace-nsp does not go with --transport=%s: choose %s, with which each process proves what it is", TLS, SPIFFE)
+	}
+	return nil
+}
+
+// openRelay is openRegistry where a namespace process has the registry.
+func (t *trench) openRelay(ctx context.Context) error {
+	store, err := t.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	t.onClose(func() { _ = store.Close() })
+	t.relay = relay.New(relay.Config{
+		Address: t.cfg.NamespaceNSP, Credentials: t.transport.client, Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(),
+		Store: store, Timeout: t.cfg.EntryTimeout, Log: t.log,
+	})
+	t.saved, err = t.relay.Load(ctx)
+	t.documents = t.relay
+	return err
+}
+
+// openOwn is openRegistry for a trench process that stands alone. What was mirrored last is its own from here on.
+func (t *trench) openOwn(ctx context.Context) error {
+	if err := t.openRegistry(ctx); err != nil {
+		return err
+	}
+	if _, mirrored := t.saved.Documents[relay.Document]; mirrored {
+		t.registry.SaveDocument(relay.Document, nil)
+		t.log.InfoContext(ctx, "the registrations that were relayed last are this process's own now", "registrations", len(t.saved.Entries))
+	}
+	t.documents = t.registry
+	return nil
+}
+
+// targets are what nsp.v1.TargetRegistry is served from.
+func (t *trench) targets() (server.Targets, server.Registry) {
+	if t.relay != nil {
+		return t.relay, t.relay
+	}
+	return t.engine, t.registry
+}
+
+// parseAccounts reads ServiceAccounts as namespace/name, or as a name in the NSP's own namespace.
+func parseAccounts(list []string, own string) ([]auth.ServiceAccount, error) {
+	var accounts []auth.ServiceAccount
+	var errs []error
+	for _, s := range list {
+		ns, name, ok := strings.Cut(s, "/")
+		if !ok {
+			ns, name = own, s
+		}
+		if ns == "" || name == "" || strings.Contains(name, "/") {
+			errs = append(errs, fmt.Errorf("--trench-process-accounts has %q: write a ServiceAccount as namespace/name", s))
+			continue
+		}
+		accounts = append(accounts, auth.ServiceAccount{Namespace: ns, Name: name})
+	}
+	return accounts, errors.Join(errs...)
+}
