@@ -21,7 +21,7 @@ type answers struct {
 func (t *Transcript) recorded() map[int]*answers {
 	out := make(map[int]*answers)
 	for _, r := range t.Records {
-		if !served(r.RPC) || r.Call == 0 {
+		if r.Call == 0 {
 			continue
 		}
 		a := out[r.Call]
@@ -29,10 +29,9 @@ func (t *Transcript) recorded() map[int]*answers {
 			a = &answers{}
 			out[r.Call] = a
 		}
-		list := &nspv1.TargetResponse{}
 		switch {
-		case r.RPC == Watch && r.Dir == Response && r.Decode(list) == nil:
-			if s := render(list.GetTargets()); len(a.lists) == 0 || a.lists[len(a.lists)-1] != s {
+		case r.Dir == Response:
+			if s, ok := r.list(); ok && (len(a.lists) == 0 || a.lists[len(a.lists)-1] != s) {
 				a.lists = append(a.lists, s)
 			}
 		case r.Dir == End && r.By == "server":
@@ -42,9 +41,23 @@ func (t *Transcript) recorded() map[int]*answers {
 	return out
 }
 
+// list is what a response of a watch tells.
+func (r *Record) list() (string, bool) {
+	if isConfiguration(r.RPC) {
+		s, err := renderRecorded(r)
+		return s, err == nil
+	}
+	list := &nspv1.TargetResponse{}
+	if r.RPC != Watch || r.Decode(list) != nil {
+		return "", false
+	}
+	return render(list.GetTargets()), true
+}
+
 // Differences says, by call, how the server's answers differ from the recorded ones. Of a watch, states may be skipped, and states shown
 // that this watch skipped in the recording; but every list must be one that some watch got there, and the last one the same. Where the recorded watch ended
-// while writes were under way, it may have missed what they led to. (That order is kept, Run has checked.)
+// while writes were under way, it may have missed what they led to. (That order is kept, Run has checked.) Of the configuration, which changes
+// slowly, every answer has to be the same.
 func (r *Replay) Differences() map[int]string {
 	out := make(map[int]string)
 	recorded := r.Transcript.recorded()
@@ -59,7 +72,10 @@ func (r *Replay) Differences() map[int]string {
 		if is == nil {
 			is = &answers{}
 		}
-		if d := differ(was, is, r.Transcript.underWay(call)); d != "" {
+		if r.watches[call] == nil && is.lists == nil && len(was.lists) > 0 {
+			continue // not served
+		}
+		if d := differ(was, is, r.Transcript.underWay(call), r.isConfiguration(call)); d != "" {
 			out[call] = d
 		} else if i := slices.IndexFunc(is.lists, func(l string) bool { return !seen[l] }); i >= 0 {
 			out[call] = "a list that was never seen:\n" + is.lists[i]
@@ -68,7 +84,7 @@ func (r *Replay) Differences() map[int]string {
 	return out
 }
 
-func differ(was, is *answers, missed int) string {
+func differ(was, is *answers, missed int, configuration bool) string {
 	switch {
 	case was.code != is.code:
 		return fmt.Sprintf("%v, was %v", is.code, was.code)
@@ -76,6 +92,9 @@ func differ(was, is *answers, missed int) string {
 		return ""
 	case len(was.lists) == 0 || len(is.lists) == 0:
 		return fmt.Sprintf("%d lists, were %d", len(is.lists), len(was.lists))
+	}
+	if configuration && !slices.Equal(was.lists, is.lists) {
+		return fmt.Sprintf("%d answers\n%swere %d\n%s", len(is.lists), is.lists, len(was.lists), was.lists)
 	}
 	last := was.lists[len(was.lists)-1]
 	if slices.Contains(is.lists[max(0, len(is.lists)-1-missed):], last) {
@@ -99,4 +118,9 @@ func (t *Transcript) underWay(call int) int {
 		}
 	}
 	return len(open)
+}
+
+func (r *Replay) isConfiguration(call int) bool {
+	w := r.watches[call]
+	return w != nil && isConfiguration(w.rpc)
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/registry/memory"
@@ -32,7 +33,7 @@ func TestRecordedScenarios(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sc := scenarioOf(name)
-				s := startInProcess(t, sc)
+				s := startInProcess(t, sc, tr.initial(all))
 				start := time.Now()
 				r := &Replay{
 					Target: s, Transcript: tr, Lateness: sc.timeout / 8,
@@ -68,6 +69,8 @@ type inProcess struct {
 	*testing.T
 	scenario
 	store    *memory.Store
+	book     config.Book
+	told     *server.Configuration
 	listener *bufconn.Listener
 	engine   *engine.Engine
 	wanted   []string
@@ -76,9 +79,10 @@ type inProcess struct {
 
 const own = "red"
 
-func startInProcess(t *testing.T, sc scenario) *inProcess {
+func startInProcess(t *testing.T, sc scenario, configMap map[string]string) *inProcess {
 	s := &inProcess{T: t, scenario: sc, store: memory.New()}
 	require.NoError(t, s.Start(t.Context()))
+	require.NoError(t, s.Configure(configMap))
 	t.Cleanup(func() { s.stop() })
 	return s
 }
@@ -103,8 +107,10 @@ func (s *inProcess) Start(ctx context.Context) error {
 		s.configure(trench)
 	}
 	s.engine.Post(engine.NamespaceSynced{Namespace: own})
+	s.told = server.NewConfiguration()
+	s.tell()
 	srv := server.New(server.Config{
-		Engine: s.engine, Targets: s.engine, Registry: r, Namespace: own, Epoch: "this-run", Auth: auth.None, Observer: silent{},
+		Engine: s.engine, Targets: s.engine, Registry: r, Configuration: s.told, Namespace: own, Epoch: "this-run", Auth: auth.None, Observer: silent{},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	s.listener = bufconn.Listen(1 << 16)
@@ -147,6 +153,26 @@ func (s *inProcess) configure(trench string) {
 	}
 	s.engine.Post(engine.TrenchConfigured{Trench: trench, MaxTargets: most})
 }
+
+// Configure implements Configured.
+func (s *inProcess) Configure(data map[string]string) error {
+	if data == nil {
+		s.book.Absent()
+	} else {
+		s.book.Read(data)
+	}
+	s.tell()
+	return nil
+}
+
+func (s *inProcess) tell() {
+	if c, ok := s.book.Config(); ok {
+		s.told.Set(c)
+	}
+}
+
+// Forget implements Configured.
+func (s *inProcess) Forget() { s.book = config.Book{} }
 
 // Kill implements Target.
 func (s *inProcess) Kill() { s.stop() }

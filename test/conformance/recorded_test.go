@@ -85,7 +85,7 @@ func newTimeline(tr *Transcript) *timeline {
 			}
 		}
 		switch {
-		case fateOf(r.Note("text")) == started:
+		case fateOf(r.Note("text")) == started, fateOf(r.Note("text")) == startedUnread:
 			l.course.Do(func(m *Model) codes.Code { m.Renew(r.At()); return codes.OK })
 			l.mark(l.done, i, l.course.Now())
 			l.mark(l.begun, i, l.course.Now())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +59,7 @@ type Replay struct {
 // watching is a Watch that the replay has open, or had.
 type watching struct {
 	call   int
+	rpc    string
 	filter *nspv1.Target
 	first  int
 	cancel context.CancelFunc
@@ -98,6 +98,9 @@ func (r *Replay) end() {
 }
 
 func (r *Replay) step(ctx context.Context, rec *Record) error {
+	if rec.Dir == Response && isConfiguration(rec.RPC) {
+		return r.expectConfiguration(rec)
+	}
 	if rec.Dir == Response || rec.Dir == End && rec.By == "server" {
 		return nil
 	}
@@ -108,11 +111,12 @@ func (r *Replay) step(ctx context.Context, rec *Record) error {
 	switch {
 	case rec.Dir == Note:
 		err = r.note(ctx, rec)
-	case rec.Dir == Request && rec.RPC == Watch:
+	case !r.serves(rec.RPC):
+	case rec.Dir == Request && (rec.RPC == Watch || isConfiguration(rec.RPC)):
 		err = r.watch(ctx, rec)
-	case rec.Dir == Request && served(rec.RPC):
+	case rec.Dir == Request:
 		err = r.callInOrder(ctx, rec)
-	case rec.Dir == End && rec.RPC == Watch && rec.By == "client":
+	case rec.Dir == End && r.watches[rec.Call] != nil && rec.By == "client":
 		r.watches[rec.Call].leave()
 	}
 	if err != nil {
@@ -121,9 +125,27 @@ func (r *Replay) step(ctx context.Context, rec *Record) error {
 	return r.settle()
 }
 
-// served leaves out the configuration, which has a replay of its own.
-func served(rpc string) bool {
-	return !strings.HasPrefix(rpc, "/nsp.v1.ConfigurationManager/")
+// serves leaves out the configuration where the target has none.
+func (r *Replay) serves(rpc string) bool {
+	_, ok := r.Target.(Configured)
+	return ok || !isConfiguration(rpc)
+}
+
+// expectConfiguration waits for a recorded answer about the configuration. The writes of a ConfigMap lie so far apart that none was skipped.
+func (r *Replay) expectConfiguration(rec *Record) error {
+	w := r.watches[rec.Call]
+	if w == nil || w.left || departs(r.Transcript.Name, rec.Call) {
+		return nil
+	}
+	want, err := renderRecorded(rec)
+	if err != nil {
+		return err
+	}
+	if r.Await(func() bool { got, _, _ := w.last(); return got == want }) {
+		return nil
+	}
+	got, _, _ := w.last()
+	return fmt.Errorf("the configuration is\n%swhere it should be\n%s", got, want)
 }
 
 // elapse lets time pass, and entries with it. What comes after an entry's time comes after the entry has gone, be it a bit later than recorded:
@@ -157,13 +179,24 @@ func (r *Replay) note(ctx context.Context, rec *Record) error {
 			return c.Close()
 		}
 	}
+	if c, ok := r.Target.(Configured); ok {
+		if data := rec.ConfigMap(); data != nil {
+			return c.Configure(data)
+		}
+		if rec.Note("text") == "the ConfigMap is deleted" {
+			return c.Configure(nil)
+		}
+	}
 	switch f := fateOf(rec.Note("text")); f {
 	case killed:
 		r.down = true
 		r.leaveAll()
 		r.Target.Kill()
-	case started, startedEmpty:
+	case started, startedUnread, startedEmpty:
 		r.down = false
+		if c, ok := r.Target.(Configured); ok && f == startedUnread {
+			c.Forget()
+		}
 		if f == startedEmpty {
 			r.Target.(Wiper).Wipe()
 			r.course.Do(func(m *Model) codes.Code { m.Clear(); return codes.OK })
@@ -213,8 +246,12 @@ func (t *Transcript) writes() (calls []int) {
 
 // call makes a call and holds its status against the expected one.
 func (r *Replay) call(ctx context.Context, rec *Record) error {
-	want, body := r.expect(rec), rec.body()
+	want := r.expect(rec)
 	conn, err := r.client(rec.Client)
+	if err != nil {
+		return err
+	}
+	body, err := rec.wire()
 	if err != nil {
 		return err
 	}
@@ -255,24 +292,19 @@ func (t *Transcript) endOf(call int) codes.Code {
 	return c
 }
 
-// body is the message on the wire.
-func (r *Record) body() []byte {
-	if b, ok := r.Raw(); ok {
-		return b
-	}
-	b, _ := proto.Marshal(r.Target())
-	return b
-}
-
 func (r *Replay) watch(ctx context.Context, rec *Record) error {
 	conn, err := r.client(rec.Client)
+	if err != nil {
+		return err
+	}
+	body, err := rec.wire()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rec.RPC, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
 	if err == nil {
-		err = errors.Join(s.SendMsg(rec.body()), s.CloseSend())
+		err = errors.Join(s.SendMsg(body), s.CloseSend())
 	}
 	if err != nil {
 		cancel()
@@ -288,7 +320,7 @@ func (r *Replay) watch(ctx context.Context, rec *Record) error {
 		}
 		return nil
 	}
-	w := &watching{call: rec.Call, filter: rec.Target(), first: r.course.Now(), cancel: cancel, begun: &r.begun}
+	w := &watching{call: rec.Call, rpc: rec.RPC, filter: rec.Target(), first: r.course.Now(), cancel: cancel, begun: &r.begun}
 	r.begun.Store(int64(r.course.Now()))
 	r.watches[rec.Call] = w
 	r.readers.Go(func() { w.read(s) })
@@ -309,10 +341,10 @@ func (r *Replay) leaveAll() {
 func (w *watching) read(s grpc.ClientStream) {
 	for {
 		var body []byte
-		list := &nspv1.TargetResponse{}
+		var list string
 		err := s.RecvMsg(&body)
 		if err == nil {
-			err = proto.Unmarshal(body, list)
+			list, err = w.render(body)
 		}
 		w.mu.Lock()
 		if err != nil {
@@ -320,9 +352,18 @@ func (w *watching) read(s grpc.ClientStream) {
 			w.mu.Unlock()
 			return
 		}
-		w.heard = append(w.heard, Heard{List: render(list.GetTargets()), First: w.first, Last: int(w.begun.Load())})
+		w.heard = append(w.heard, Heard{List: list, First: w.first, Last: int(w.begun.Load())})
 		w.mu.Unlock()
 	}
+}
+
+func (w *watching) render(body []byte) (string, error) {
+	if isConfiguration(w.rpc) {
+		return renderAnswer(w.rpc, body)
+	}
+	list := &nspv1.TargetResponse{}
+	err := proto.Unmarshal(body, list)
+	return render(list.GetTargets()), err
 }
 
 // last is the latest list, and whether the watch goes on.
@@ -344,7 +385,7 @@ func (r *Replay) settle() error {
 			if w.left {
 				continue
 			}
-			if !open || !some || list != r.course.List(w.filter, r.course.Now()) {
+			if !open || !isConfiguration(w.rpc) && (!some || list != r.course.List(w.filter, r.course.Now())) {
 				behind = w
 				return false
 			}
@@ -369,8 +410,10 @@ func (r *Replay) explain() error {
 		for _, h := range heard {
 			r.answers[w.call].lists = append(r.answers[w.call].lists, h.List)
 		}
-		if _, err := r.course.Explain(w.filter, heard); err != nil {
-			return fmt.Errorf("the watch of call %d: %w", w.call, err)
+		if !isConfiguration(w.rpc) {
+			if _, err := r.course.Explain(w.filter, heard); err != nil {
+				return fmt.Errorf("the watch of call %d: %w", w.call, err)
+			}
 		}
 		for i := 1; i < len(heard); i++ {
 			if heard[i].List == heard[i-1].List {

@@ -40,6 +40,7 @@ const (
 	lives fate = iota
 	killed
 	started
+	startedUnread // without having read the configuration
 	startedEmpty
 )
 
@@ -49,6 +50,8 @@ func fateOf(text string) fate {
 		return killed
 	case strings.HasPrefix(text, "NSP starts again with an empty database"):
 		return startedEmpty
+	case strings.Contains(text, "it reads its configuration only"):
+		return startedUnread
 	case strings.HasPrefix(text, "NSP starts again"):
 		return started
 	default:
