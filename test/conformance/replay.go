@@ -59,6 +59,7 @@ type Replay struct {
 // watching is a Watch that the replay has open, or had.
 type watching struct {
 	call   int
+	client string
 	rpc    string
 	filter *nspv1.Target
 	first  int
@@ -91,7 +92,7 @@ func (r *Replay) Run(ctx context.Context) error {
 }
 
 func (r *Replay) end() {
-	r.leaveAll()
+	r.leaveAll("")
 	for _, c := range r.clients {
 		_ = c.Close()
 	}
@@ -175,6 +176,7 @@ func (r *Replay) elapse(now time.Duration) error {
 func (r *Replay) note(ctx context.Context, rec *Record) error {
 	if rec.Note("conn") == "closed" {
 		if c := r.clients[rec.Client]; c != nil {
+			r.leaveAll(rec.Client) // where the recorded server threw it out, ours did not
 			delete(r.clients, rec.Client)
 			return c.Close()
 		}
@@ -190,7 +192,7 @@ func (r *Replay) note(ctx context.Context, rec *Record) error {
 	switch f := fateOf(rec.Note("text")); f {
 	case killed:
 		r.down = true
-		r.leaveAll()
+		r.leaveAll("")
 		r.Target.Kill()
 	case started, startedUnread, startedEmpty:
 		r.down = false
@@ -320,7 +322,7 @@ func (r *Replay) watch(ctx context.Context, rec *Record) error {
 		}
 		return nil
 	}
-	w := &watching{call: rec.Call, rpc: rec.RPC, filter: rec.Target(), first: r.course.Now(), cancel: cancel, begun: &r.begun}
+	w := &watching{call: rec.Call, client: rec.Client, rpc: rec.RPC, filter: rec.Target(), first: r.course.Now(), cancel: cancel, begun: &r.begun}
 	r.begun.Store(int64(r.course.Now()))
 	r.watches[rec.Call] = w
 	r.readers.Go(func() { w.read(s) })
@@ -332,9 +334,12 @@ func (w *watching) leave() {
 	w.cancel()
 }
 
-func (r *Replay) leaveAll() {
+// leaveAll ends the watches of a client, or of all.
+func (r *Replay) leaveAll(client string) {
 	for _, w := range r.watches {
-		w.leave()
+		if client == "" || w.client == client {
+			w.leave()
+		}
 	}
 }
 
