@@ -84,6 +84,8 @@ type nsp struct {
 	heartbeat time.Duration
 	store     *memory.Store
 	runs      int
+	// rebuilding is set where the next run has lost its registrations.
+	rebuilding bool
 	// world is posted to each new engine.
 	world    []engine.Event
 	engine   *engine.Engine
@@ -112,7 +114,7 @@ func (n *nsp) start() *nsp {
 	saved, err := n.registry.Load(n.Context())
 	require.NoError(n, err)
 	n.engine = engine.New(engine.Config{
-		Namespace: own, Namespaces: []string{own}, Remember: n.registry.Remember,
+		Namespace: own, Namespaces: []string{own}, Remember: n.registry.Remember, Rebuilding: n.rebuilding,
 	}, saved.Entries)
 	sink.Engine = n.engine
 	n.engine.Post(n.world...)

@@ -380,3 +380,31 @@ func TestManyRegistrations(t *testing.T) {
 	p.live()
 	require.Len(t, p.read(registered), count)
 }
+
+// A namespace process that rebuilds a lost registry has nothing to say for a while: what is here goes on, and is told.
+func TestNamespaceProcessRebuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNSP(t).start()
+		p := n.relay(memory.New()).live()
+		p.open(1, 2, 3)
+		lists := p.follow(active)
+		n.kill()
+		n.store, n.rebuilding = memory.New(), true
+		n.start()
+		time.Sleep(10 * time.Second)
+		require.False(t, p.Live())
+		require.Equal(t, []string{t1, t2, t3}, p.read(active))
+		require.NoError(t, p.Register(t.Context(), target(1), from(1)))
+		require.NoError(t, p.Unregister(t.Context(), target(2), from(2)))
+		time.Sleep(10 * time.Second)
+		stored, err := n.store.Load(t.Context())
+		require.NoError(t, err)
+		require.Len(t, stored.Entries, 2, "what was registered here is there again, but for what was unregistered")
+		n.engine.Post(engine.Rebuilt{})
+		p.live()
+		require.Equal(t, []string{t1, t3}, p.read(active))
+		require.Equal(t, [][]string{{t1, t2, t3}, {t1, t3}}, lists())
+		p.stop()
+		n.stop()
+	})
+}
