@@ -83,7 +83,7 @@ func start(t *testing.T, s setup) *nsp {
 		n.configure(trench)
 	}
 	n.server = New(Config{
-		Engine: n.engine, Targets: n.engine, Registry: n.registry, Configuration: n.configuration, Opened: s.opened,
+		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Configuration: n.configuration, Opened: s.opened,
 		Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
 		Grace: patience, Observer: n.seen, Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
