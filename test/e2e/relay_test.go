@@ -1,15 +1,26 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/test/chart"
 	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/play"
+	"github.com/nordix/meridio-nsp/test/spiffe"
 )
 
 // relayScene is a scene with a trench process that relays to the namespace process, and an old load balancer there.
@@ -104,4 +115,65 @@ func TestTrenchRelays(t *testing.T) {
 	require.Zero(t, s.empty.Load())
 	require.NoError(t, s.cluster.DeleteService(t.Context(), s.namespace, "web"))
 	s.has()
+}
+
+// identity is a workload API that names its callers by this ServiceAccount, and its credentials.
+func identity(t *testing.T, ca *spiffe.Authority, namespace, account string) (socket string, creds credentials.TransportCredentials) {
+	t.Helper()
+	id, err := ca.SVID("/ns/"+namespace+"/sa/"+account, time.Hour)
+	require.NoError(t, err)
+	agent := spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))
+	require.NoError(t, agent.Issue(id, ca.Bundle()))
+	require.NoError(t, agent.Start(t.Context()))
+	t.Cleanup(func() { _ = agent.Stop() })
+	source, err := auth.OpenSPIFFE(t.Context(), auth.SPIFFEConfig{Socket: agent.Socket(), Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(source.Close)
+	return agent.Socket(), source.Client()
+}
+
+// The link between the processes is mTLS, and only the ServiceAccounts of trench processes may relay. // P18
+func TestTrenchRelaysBySVID(t *testing.T) {
+	c := cluster.Get(t)
+	namespace := c.Namespace(t)
+	require.NoError(t, chart.Install(t.Context(), c, namespace, nil))
+	require.NoError(t, c.Apply(t.Context(), fmt.Appendf(nil, operatorsRole, namespace), false))
+	require.NoError(t, play.Configure(t.Context(), c.Client(), namespace, "trench-a", "conduit-a", map[string]int{"stream-a": 10}))
+	ca, err := spiffe.NewAuthority("example.org")
+	require.NoError(t, err)
+	kubeconfig, err := c.ServiceAccountKubeconfig(t.Context(), namespace, chart.ServiceAccount)
+	require.NoError(t, err)
+	socket, stranger := identity(t, ca, namespace, chart.ServiceAccount)
+	nsp, err := play.StartNSP(t.Context(), play.NSPConfig{
+		Namespace: namespace, Kubeconfig: kubeconfig, Dir: t.TempDir(), Credentials: stranger,
+		Args: []string{"--spiffe-endpoint-socket=" + socket, "--trench-process-accounts=" + operatorsAccount},
+	})
+	require.NoError(t, err)
+	t.Cleanup(nsp.Stop)
+	cfg := trenchConfig(t.Context(), t, c, namespace)
+	socket, cfg.Credentials = identity(t, ca, namespace, operatorsAccount)
+	cfg.Args = []string{"--spiffe-endpoint-socket=" + socket, "--namespace-nsp=" + nsp.Address()}
+	trench, err := play.StartNSP(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(trench.Stop)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := trench.Dial()
+	require.NoError(t, err)
+	defer conn.Close()
+	frontend := &nspv1.Target{Type: nspv1.Target_FRONTEND, Ips: []string{"fe-1"}, Context: map[string]string{"identifier": "fe-1"}}
+	_, err = nspv1.NewTargetRegistryClient(conn).Register(ctx, frontend)
+	require.NoError(t, err, string(trench.LogTail()))
+
+	direct, err := nsp.Dial()
+	require.NoError(t, err)
+	defer direct.Close()
+	watch, err := nspv1.NewTargetRegistryClient(direct).Watch(ctx, &nspv1.Target{Type: nspv1.Target_FRONTEND, Status: nspv1.Target_ANY})
+	require.NoError(t, err)
+	list, err := watch.Recv()
+	require.NoError(t, err)
+	require.Len(t, list.GetTargets(), 1, "the namespace process has it")
+	_, err = targetpoolv1.NewRelayClient(direct).Position(ctx, &targetpoolv1.RelayPositionRequest{Trench: "trench-a"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
 }
