@@ -12,6 +12,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/registry/meridio1x"
 	"github.com/nordix/meridio-nsp/pkg/registry/sqlite"
+	"github.com/nordix/meridio-nsp/pkg/relay"
 )
 
 // beside is appended to the datasource where the file there is not ours. That keeps its name, so that the way back is to
@@ -106,7 +107,8 @@ func (o takeover) run(ctx context.Context, store registry.Store) (TakeoverReport
 	if err != nil {
 		return r, err
 	}
-	adoption.Documents = map[string][]byte{document: data}
+	// What comes from Meridio 1.x is the trench's own, and not the mirror of a namespace process.
+	adoption.Documents = map[string][]byte{document: data, relay.Document: nil}
 	r.Adopted, err = registry.Adopt(ctx, store, o.namespace, adoption)
 	return r, err
 }
