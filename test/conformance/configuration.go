@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 )
 
 // Configured is a target that serves nsp.v1.ConfigurationManager.
@@ -40,11 +42,8 @@ func message(rpc string, dir Direction) (proto.Message, error) {
 	return t.New().Interface(), nil
 }
 
-// wire is a request as it was sent.
-func (r *Record) wire() ([]byte, error) {
-	if b, ok := r.Raw(); ok {
-		return b, nil
-	}
+// Message is the decoded message of a request or response.
+func (r *Record) Message() (proto.Message, error) {
 	m, err := message(r.RPC, r.Dir)
 	if err == nil {
 		err = protojson.Unmarshal(r.Msg, m)
@@ -52,7 +51,36 @@ func (r *Record) wire() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of call %d: %w", r.Dir, r.Call, err)
 	}
+	return m, nil
+}
+
+// Wire is a request or response as it was sent.
+func (r *Record) Wire() ([]byte, error) {
+	if b, ok := r.Raw(); ok {
+		return b, nil
+	}
+	m, err := r.Message()
+	if err != nil {
+		return nil, err
+	}
 	return proto.Marshal(m)
+}
+
+// DecodeRequest reads the request of a call.
+func DecodeRequest(rpc string, body []byte) (proto.Message, error) {
+	m, err := message(rpc, Request)
+	if err == nil {
+		err = proto.Unmarshal(body, m)
+	}
+	return m, err
+}
+
+// StreamOf is the name of the stream that a request is about; empty where it is about none or all.
+func StreamOf(m proto.Message) string {
+	if s, ok := m.(interface{ GetStream() *nspv1.Stream }); ok {
+		return s.GetStream().GetName()
+	}
+	return ""
 }
 
 // renderAnswer writes an encoded answer so that equal ones look equal.
@@ -68,10 +96,7 @@ func renderAnswer(rpc string, body []byte) (string, error) {
 }
 
 func renderRecorded(r *Record) (string, error) {
-	m, err := message(r.RPC, Response)
-	if err == nil {
-		err = protojson.Unmarshal(r.Msg, m)
-	}
+	m, err := r.Message()
 	if err != nil {
 		return "", err
 	}

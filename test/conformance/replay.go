@@ -253,7 +253,7 @@ func (r *Replay) call(ctx context.Context, rec *Record) error {
 	if err != nil {
 		return err
 	}
-	body, err := rec.wire()
+	body, err := rec.Wire()
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (r *Replay) call(ctx context.Context, rec *Record) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var resp []byte
-	err = conn.Invoke(ctx, rec.RPC, body, &resp, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
+	err = conn.Invoke(ctx, rec.RPC, body, &resp, grpc.ForceCodecV2(Raw{}), grpc.WaitForReady(true))
 	r.answers[rec.Call] = &answers{code: status.Code(err)}
 	if got := status.Code(err); got != want {
 		return fmt.Errorf("ended with %v, should with %v: %w", got, want, err)
@@ -299,12 +299,12 @@ func (r *Replay) watch(ctx context.Context, rec *Record) error {
 	if err != nil {
 		return err
 	}
-	body, err := rec.wire()
+	body, err := rec.Wire()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rec.RPC, grpc.ForceCodecV2(raw{}), grpc.WaitForReady(true))
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, rec.RPC, grpc.ForceCodecV2(Raw{}), grpc.WaitForReady(true))
 	if err == nil {
 		err = errors.Join(s.SendMsg(body), s.CloseSend())
 	}
@@ -429,21 +429,21 @@ func (r *Replay) explain() error {
 	return nil
 }
 
-// raw is a codec that leaves bytes as they are, so that odd ones can be sent.
-type raw struct{}
+// Raw is a codec that leaves bytes as they are, so that odd ones can be sent.
+type Raw struct{}
 
-var _ encoding.CodecV2 = raw{}
+var _ encoding.CodecV2 = Raw{}
 
 // Name implements encoding.CodecV2.
-func (raw) Name() string { return "proto" }
+func (Raw) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.
-func (raw) Marshal(v any) (mem.BufferSlice, error) {
+func (Raw) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
 }
 
 // Unmarshal implements encoding.CodecV2.
-func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+func (Raw) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*[]byte) = data.Materialize()
 	return nil
 }

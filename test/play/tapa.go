@@ -3,14 +3,12 @@ package play
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
-	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
@@ -51,13 +49,10 @@ const (
 // TAPA holds the streams that it is assigned, as Meridio's does: it opens each with a DISABLED registration first, refreshes it,
 // and unregisters it when the assignment ends.
 type TAPA struct {
-	cfg      TAPAConfig
-	registry nspv1.TargetRegistryClient
-	watch    *client.Assignments
-	lists    chan []*targetpoolv1.Stream
-
-	mu   sync.Mutex
-	open map[string]uint32
+	cfg           TAPAConfig
+	registrations *Registrations
+	watch         *client.Assignments
+	lists         chan []*targetpoolv1.Stream
 }
 
 // NewTAPA makes a TAPA.
@@ -69,8 +64,7 @@ func NewTAPA(cfg TAPAConfig) (*TAPA, error) {
 		cfg.Refresh = 10 * time.Second
 	}
 	t := &TAPA{
-		cfg: cfg, registry: nspv1.NewTargetRegistryClient(cfg.Conn),
-		lists: make(chan []*targetpoolv1.Stream, 1), open: make(map[string]uint32),
+		cfg: cfg, registrations: NewRegistrations(cfg.Conn, cfg.Addresses, nil), lists: make(chan []*targetpoolv1.Stream, 1),
 	}
 	watch, err := cfg.Client.WatchAssignments(client.AssignmentsConfig{
 		Workload: &targetpoolv1.Workload{Namespace: cfg.Namespace, Pod: cfg.Pod, PodUid: cfg.PodUID},
@@ -131,34 +125,7 @@ func (t *TAPA) Run(ctx context.Context) error {
 }
 
 // Open are the streams that it holds, as trench/conduit/stream, sorted.
-func (t *TAPA) Open() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := make([]string, 0, len(t.open))
-	for s := range t.open {
-		out = append(out, s)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (t *TAPA) identifier(s string) uint32 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.open[s]
-}
-
-// set notes that a stream is open with an identifier, or closed where that is 0, and reports it.
-func (t *TAPA) set(s string, id uint32) {
-	t.mu.Lock()
-	if id == 0 {
-		delete(t.open, s)
-	} else {
-		t.open[s] = id
-	}
-	t.mu.Unlock()
-	t.report()
-}
+func (t *TAPA) Open() []string { return t.registrations.Streams() }
 
 // report tells the NSP the pod's addresses and that the pool owns what is open.
 func (t *TAPA) report() {
