@@ -69,7 +69,7 @@ func (d dial) open(options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	again := backoff.Config{BaseDelay: 500 * time.Millisecond, Multiplier: 2, Jitter: 0.5, MaxDelay: 5 * time.Second}
 	conn, err := grpc.NewClient(d.Address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 20 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDisableServiceConfig(),
 		// Ten thousand clients in one process.
 		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10),

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,9 +69,33 @@ func (s *scene) weigh(when string) error {
 	if s.nsp.tls {
 		budget = budgetTLS
 	}
+	live, stacks, err := s.heap()
+	if err != nil {
+		return err
+	}
 	s.report.figure("resident memory, "+when, fmt.Sprintf("%s, a connection each", s.setup()), "MiB", now,
-		fmt.Sprintf("peak so far %s", number(peak)), budget)
+		fmt.Sprintf("peak %s; of it heap in use %s, stacks %s", number(peak), number(live), number(stacks)), budget)
 	return nil
+}
+
+// heap asks the metrics for the heap and the stacks in use, in MiB.
+func (s *scene) heap() (inUse, stacks float64, err error) {
+	resp, err := http.Get(s.nsp.MetricsURL())
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		v, _ := strconv.ParseFloat(value, 64)
+		switch name {
+		case "go_memstats_heap_inuse_bytes":
+			inUse = v / (1 << 20)
+		case "go_memstats_stack_inuse_bytes":
+			stacks = v / (1 << 20)
+		}
+	}
+	return inUse, stacks, nil
 }
 
 // stampede has a thousand open at once, and then everybody.
