@@ -64,6 +64,15 @@ func requireDeparturesOnly(t *testing.T, r *Replay) {
 	}
 }
 
+// The suite that processes are put through, on a server in this one.
+func TestSuite(t *testing.T) {
+	Run(t, func(t *testing.T) Target {
+		all, err := Transcripts()
+		require.NoError(t, err)
+		return startInProcess(t, scenarioOf("open-one"), all["open-one"].initial(all))
+	})
+}
+
 // inProcess is a server over engine and registry; what it has stored outlives it.
 type inProcess struct {
 	*testing.T
@@ -71,6 +80,7 @@ type inProcess struct {
 	store    *memory.Store
 	book     config.Book
 	told     *server.Configuration
+	mu       sync.Mutex // of the listener
 	listener *bufconn.Listener
 	engine   *engine.Engine
 	wanted   []string
@@ -113,8 +123,11 @@ func (s *inProcess) Start(ctx context.Context) error {
 		Engine: s.engine, Targets: s.engine, Registry: r, Configuration: s.told, Namespace: own, Epoch: "this-run", Auth: auth.None, Observer: silent{},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	s.listener = bufconn.Listen(1 << 16)
-	s.stop = sync.OnceFunc(s.run(s.engine.Run, r.Run, func(ctx context.Context) error { return srv.Serve(ctx, s.listener) }))
+	l := bufconn.Listen(1 << 16)
+	s.mu.Lock()
+	s.listener = l
+	s.mu.Unlock()
+	s.stop = sync.OnceFunc(s.run(s.engine.Run, r.Run, func(ctx context.Context) error { return srv.Serve(ctx, l) }))
 	return nil
 }
 
@@ -184,7 +197,12 @@ func (s *inProcess) Wipe() { s.store = memory.New() }
 func (s *inProcess) Dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///nsp", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, PermitWithoutStream: true}),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			s.mu.Lock()
+			l := s.listener
+			s.mu.Unlock()
+			return l.DialContext(ctx)
+		}))
 }
 
 // silent observes nothing.
