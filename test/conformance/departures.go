@@ -50,6 +50,9 @@ var Departures = []Departure{{
 	Why: "Where one key of the ConfigMap is malformed, that key keeps its last good value and the others count. In 1.x the whole ConfigMap is ignored, so that " +
 		"changes in other keys come late (the answers are the same, but earlier).",
 }, {
+	Name: "a relay is of one trench",
+	Why:  "A trench process that relays to the namespace process refuses registrations that name another trench with PERMISSION_DENIED: it speaks for its own only.",
+}, {
 	Name: "nothing is answered before it was read",
 	Why: "A watch waits until configuration and registry have been read. In 1.x an NSP that answers before that sends an empty list of streams, " +
 		"which every TAPA and load balancer takes as an order to close everything.",

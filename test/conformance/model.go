@@ -23,6 +23,8 @@ type Model struct {
 	Timeout time.Duration
 	// MaxTargets are by stream name; absent means 100.
 	MaxTargets map[string]uint32
+	// OneTrench is the only one of which registrations are taken; empty is all.
+	OneTrench string
 
 	// entries are in the order in which their keys were first stored.
 	entries []entry
@@ -51,6 +53,9 @@ func (m *Model) Register(t *nspv1.Target, now time.Duration) codes.Code {
 	if m.Departing && !m.acceptable(t) {
 		return codes.InvalidArgument
 	}
+	if m.foreign(t) {
+		return codes.PermissionDenied
+	}
 	e := entry{key: m.key(t), target: echo(t, m.Departing), deadline: now + m.Timeout}
 	m.nameParents(e.target)
 	i := m.find(e.key)
@@ -62,6 +67,11 @@ func (m *Model) Register(t *nspv1.Target, now time.Duration) codes.Code {
 	e.blocked = e.target.GetStatus() == nspv1.Target_ENABLED
 	m.settle(i, e)
 	return codes.OK
+}
+
+func (m *Model) foreign(t *nspv1.Target) bool {
+	trench := t.GetStream().GetConduit().GetTrench().GetName()
+	return m.OneTrench != "" && trench != "" && trench != m.OneTrench
 }
 
 // settle stores an entry and decides, in this project's registry, who has an identifier: the first ENABLED target that asked.
@@ -106,6 +116,9 @@ func (m *Model) taken(e entry) bool {
 
 // Unregister removes a target. What is not there is removed already.
 func (m *Model) Unregister(t *nspv1.Target) codes.Code {
+	if m.foreign(t) {
+		return codes.PermissionDenied
+	}
 	if i := m.find(m.key(t)); i >= 0 {
 		m.entries = slices.Delete(slices.Clone(m.entries), i, i+1)
 	}

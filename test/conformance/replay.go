@@ -31,6 +31,9 @@ type Target interface {
 // Wiper is a target that can forget its data while it is killed.
 type Wiper interface{ Wipe() }
 
+// OneTrench is a target that takes registrations of one trench only, and refuses those of others.
+type OneTrench interface{ OneTrench() string }
+
 // Replay plays a recorded scenario against a server. The recorded clients' requests go out in their order, each after what came before it
 // in the recording has happened: a write has been answered, and every open watch has got to the state that it led to.
 type Replay struct {
@@ -40,6 +43,8 @@ type Replay struct {
 	Until func(at time.Duration)
 	// Await waits until the condition holds, and tells whether it does.
 	Await func(condition func() bool) bool
+	// OneTrench is the only one of which the server takes registrations; empty is all.
+	OneTrench string
 	// Lateness is how late the server may let an entry go.
 	Lateness time.Duration
 
@@ -76,7 +81,7 @@ type watching struct {
 // Run plays the scenario. The error says where the server's answers differ from what they should be.
 func (r *Replay) Run(ctx context.Context) error {
 	sc := scenarioOf(r.Transcript.Name)
-	r.course = NewCourse(&Model{Departing: true, Timeout: sc.timeout, MaxTargets: sc.maxTargets})
+	r.course = NewCourse(&Model{Departing: true, Timeout: sc.timeout, MaxTargets: sc.maxTargets, OneTrench: r.OneTrench})
 	r.clients, r.watches = make(map[string]*grpc.ClientConn), make(map[int]*watching)
 	r.answers = make(map[int]*answers)
 	r.order, r.pending = r.Transcript.writes(), make(map[int]*Record)
