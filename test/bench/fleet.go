@@ -94,13 +94,20 @@ func (f *Fleet) allUp(since time.Time) func() bool {
 	}
 }
 
-// Up waits until each member has had a list since then, and returns when the last one got it.
-func (f *Fleet) Up(since int64, last *int64) error {
-	if err := until(connectLimit, "reconnecting all TAPAs", f.allUp(time.Unix(0, since))); err != nil {
-		return err
-	}
+// UpReply is when the last member got its list, and how many have none.
+type UpReply struct {
+	Last    int64
+	Missing int
+}
+
+// Up waits until each member has had a list since then, or it is no use to wait longer.
+func (f *Fleet) Up(since int64, r *UpReply) error {
+	_ = until(connectLimit, "reconnecting all TAPAs", f.allUp(time.Unix(0, since))) // what is missing is in the reply
 	for _, m := range f.members {
-		*last = max(*last, m.upAt.Load())
+		at := m.upAt.Load()
+		if r.Last = max(r.Last, at); at < since {
+			r.Missing++
+		}
 	}
 	return nil
 }

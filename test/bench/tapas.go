@@ -156,11 +156,14 @@ func (s *scene) comeback(ctx context.Context) error {
 	if err := s.restart(ctx); err != nil {
 		return err
 	}
-	last, err := call[int64](ctx, s.fleet, "Fleet.Up", began.UnixNano())
+	up, err := call[UpReply](ctx, s.fleet, "Fleet.Up", began.UnixNano())
 	if err != nil {
 		return err
 	}
-	s.report.figure("killed and started again: until the last TAPA is back", s.setup(), "s",
-		time.Unix(0, last).Sub(began).Seconds(), "")
+	note := ""
+	if up.Missing > 0 {
+		note = fmt.Sprintf("%s are not back after %s", group(strconv.Itoa(up.Missing)), connectLimit)
+	}
+	s.report.figure("killed and started again: until the last TAPA is back", s.setup(), "s", time.Unix(0, up.Last).Sub(began).Seconds(), note)
 	return s.weigh("after the restart")
 }
