@@ -141,8 +141,11 @@ func playLoadBalancer(t *testing.T, tr *conformance.Transcript) {
 
 func inBackground(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = run(ctx) // it returns nil when ctx ends
+	}()
 	return func() { cancel(); <-ended }
 }
 
