@@ -39,6 +39,8 @@ type process struct {
 
 	grpcListener, metricsListener, healthListener net.Listener
 
+	// missed is set where the first registry begins without what a file at the datasource may have held.
+	missed bool
 	// closers are called in reverse at the end.
 	closers []func()
 }
@@ -102,6 +104,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("loading the registry: %w", err)
 	}
+	p.saved.Lost = p.saved.Lost || p.missed
 	return nil
 }
 

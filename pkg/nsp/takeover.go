@@ -120,24 +120,30 @@ func (p *process) openStore(ctx context.Context) (*sqlite.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := p.log.With("datasource", p.common.Datasource, "registry", at.Path)
-	if at.Kind == sqlite.Foreign {
-		log.ErrorContext(ctx, "the file at the datasource is no registry that is known here; it is left alone, and another one is used",
-			"reason", at.Why)
+	kind, _, err := sqlite.Inspect(ctx, at.Path)
+	if err != nil {
+		return nil, err
 	}
+	first := kind == sqlite.Free
 	store, err := sqlite.Open(ctx, sqlite.Config{Path: at.Path, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
-	if at.Kind != sqlite.Meridio1 {
-		return store, nil
+	log := p.log.With("datasource", p.common.Datasource, "registry", at.Path)
+	switch at.Kind {
+	case sqlite.Foreign:
+		p.missed = first
+		log.ErrorContext(ctx, "the file at the datasource is no registry that is known here; it is left alone, and another one is used",
+			"reason", at.Why)
+	case sqlite.Meridio1:
+		from, _ := filepath.Abs(p.common.Datasource) // findRegistry has done so
+		report, err := takeover{from: from, namespace: p.common.Namespace}.run(ctx, store)
+		if ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), store.Close())
+		}
+		p.missed = first && err != nil
+		report.log(ctx, log, err)
 	}
-	from, _ := filepath.Abs(p.common.Datasource) // findRegistry has done so
-	report, err := takeover{from: from, namespace: p.common.Namespace}.run(ctx, store)
-	if ctx.Err() != nil {
-		return nil, errors.Join(ctx.Err(), store.Close())
-	}
-	report.log(ctx, log, err)
 	return store, nil
 }
 
