@@ -174,3 +174,20 @@ func TestAdoptReplacesAll(t *testing.T) {
 		require.Equal(rt, done.Blocked, waiting)
 	})
 }
+
+// What the engine had concluded of an entry outlives that its registration is replaced.
+func TestAdoptKeepsMemory(t *testing.T) {
+	store := memory.New()
+	adopt(t, store, registry.Adoption{Targets: []registry.Target{target("s", 1, "10.0.0.1")}})
+	saved, err := store.Load(t.Context())
+	require.NoError(t, err)
+	e := *saved.Entries[0]
+	e.Memory, e.Caller = registry.Memory{PodUID: "u", Listed: true}, registry.Caller{PodUID: "u"}
+	require.NoError(t, store.Write(t.Context(), registry.Batch{Put: []*registry.Entry{&e}}))
+	adopt(t, store, registry.Adoption{Targets: []registry.Target{target("s", 2, "10.0.0.1")}, Replace: []string{"t"}})
+	saved, err = store.Load(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "2", saved.Entries[0].Context["identifier"])
+	require.Equal(t, e.Memory, saved.Entries[0].Memory)
+	require.Equal(t, e.Caller, saved.Entries[0].Caller)
+}
