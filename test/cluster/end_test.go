@@ -16,11 +16,11 @@ import (
 // roleVariable makes this test binary play a test run that comes to a bad end.
 const roleVariable = "NSP_TEST_CLUSTER_ROLE"
 
-// TestVictim is the body of such a run.
+// TestVictim is the body of such a run. By itself it has nothing to show, and a skip would say that something was left out.
 func TestVictim(t *testing.T) {
 	role := os.Getenv(roleVariable)
 	if role == "" {
-		t.Skip("runs only as part of TestNothingSurvives")
+		return
 	}
 	c := cluster.Get(t)
 	fmt.Println("dir", c.Dir())

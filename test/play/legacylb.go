@@ -79,6 +79,13 @@ func (lb *LegacyLB) watch(ctx context.Context, s *targetpoolv1.Stream) {
 	lb.mu.Lock()
 	defer lb.mu.Unlock()
 	lb.live[s.GetName()] = false
+	lb.wake()
+}
+
+// wake has those who wait look again; the lock is held.
+func (lb *LegacyLB) wake() {
+	close(lb.changed)
+	lb.changed = make(chan struct{})
 }
 
 func (lb *LegacyLB) take(stream string, list []*nspv1.Target, now time.Time) {
@@ -90,8 +97,7 @@ func (lb *LegacyLB) take(stream string, list []*nspv1.Target, now time.Time) {
 	lb.mu.Lock()
 	before := lb.targets[stream]
 	lb.targets[stream], lb.live[stream] = targets, true
-	close(lb.changed)
-	lb.changed = make(chan struct{})
+	lb.wake()
 	lb.mu.Unlock()
 	for t := range before {
 		if !targets[t] {
