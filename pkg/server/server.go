@@ -115,7 +115,7 @@ func New(cfg Config) *Server {
 		grpc.ReadBufferSize(4 << 10), grpc.WriteBufferSize(8 << 10),
 	}
 	if cfg.Credentials != nil {
-		opts = append(opts, grpc.Creds(cfg.Credentials))
+		opts = append(opts, grpc.Creds(newOrderly(cfg.Credentials)))
 	}
 	s.grpc = grpc.NewServer(opts...)
 	s.register()
