@@ -2,9 +2,11 @@ package client
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,9 +27,13 @@ const (
 // minKeepalive is the shortest ping interval that gRPC's client allows, and one that the NSP's enforcement accepts.
 const minKeepalive = 10 * time.Second
 
-// connectTimeout bounds one TCP and TLS handshake. gRPC's own 20 s would spend most of a takeover on an address that
-// does not exist any more.
-const connectTimeout = 5 * time.Second
+// A connection may take connectTimeout to be made, at first: gRPC's own 20 s would spend most of a takeover on an address that
+// does not exist any more. Each time that a server which was there took longer, the next connection may take twice as long:
+// where thousands come back at once a server has that much to do, and giving up early would only add to it.
+const (
+	connectTimeout    = 5 * time.Second
+	maxConnectTimeout = 40 * time.Second
+)
 
 // Config says how to reach the NSP.
 type Config struct {
@@ -64,7 +70,7 @@ func New(config Config) (*Client, error) {
 		return nil, fmt.Errorf("target pool client: %w", err)
 	}
 	c := &Client{config: config}
-	conn, err := c.dial() // No I/O: it finds out whether address, credentials and options fit each other.
+	conn, err := c.dial(connectTimeout, func() {}) // No I/O: it finds out whether address, credentials and options fit each other.
 	if err != nil {
 		return nil, fmt.Errorf("target pool client: %w", err)
 	}
@@ -98,11 +104,12 @@ func check(c Config) error {
 	return nil
 }
 
-func (c *Client) dial() (*grpc.ClientConn, error) {
+// dial makes a connection that may take so long to be made. It calls reached when there is somebody to shake hands with.
+func (c *Client) dial(limit time.Duration, reached func()) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(c.config.Credentials),
+		grpc.WithTransportCredentials(announcing{c.config.Credentials, reached}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.config.Keepalive, Timeout: minKeepalive}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: limit}),
 		// Spares two TXT lookups per connection.
 		grpc.WithDisableServiceConfig(),
 	}
@@ -114,4 +121,23 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial %s: %w", c.config.Address, err)
 	}
 	return conn, nil
+}
+
+// announcing are credentials that tell of each handshake that begins.
+type announcing struct {
+	credentials.TransportCredentials
+	reached func()
+}
+
+// Clone implements credentials.TransportCredentials.
+func (a announcing) Clone() credentials.TransportCredentials {
+	return announcing{a.TransportCredentials.Clone(), a.reached}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (a announcing) ClientHandshake(
+	ctx context.Context, authority string, raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
+	a.reached()
+	return a.TransportCredentials.ClientHandshake(ctx, authority, raw)
 }

@@ -85,8 +85,9 @@ func (f fakePool) Watch(stream grpc.BidiStreamingServer[pb.TargetPoolWatchReques
 }
 
 // serve serves the fake until the function returned is called, which cuts all connections.
-func (f *fake) serve(l net.Listener) (stop func()) {
-	s := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 9 * time.Second, PermitWithoutStream: true}))
+func (f *fake) serve(l net.Listener, options ...grpc.ServerOption) (stop func()) {
+	options = append(options, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 9 * time.Second, PermitWithoutStream: true}))
+	s := grpc.NewServer(options...)
 	pb.RegisterTargetFeedServer(s, f)
 	pb.RegisterTargetPoolServer(s, fakePool{fake: f})
 	done := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -43,8 +44,13 @@ type line struct {
 	// Used by Run only.
 	conn     *grpc.ClientConn
 	dialed   time.Time
+	limit    time.Duration // How long the connection may take to be made.
+	slow     int           // Connections in a row that a server took longer to make.
 	failures int
 	said     string
+
+	// pulse is that of the present attempt.
+	pulse atomic.Pointer[pulse]
 
 	mu      sync.Mutex
 	running bool
@@ -101,27 +107,60 @@ func (l *line) stop() {
 
 // try is one attempt. Its error is the reason for which the stream was given up, where that was this side's doing.
 func (l *line) try(ctx context.Context) error {
-	if l.conn == nil {
-		conn, err := l.client.dial()
-		if err != nil {
-			return err
-		}
-		l.conn, l.dialed = conn, time.Now()
+	if err := l.dial(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := newPulse(l.client.config.HeartbeatTimeout, cancel, l.live)
 	defer p.stop()
+	l.pulse.Store(p)
 	if age := l.client.config.MaxAge; age > 0 {
 		// Streams opened together after a restart of the server shall not all be re-opened together.
 		timer := time.AfterFunc(age-jitter(age/5), func() { cancel(errAged) })
 		defer timer.Stop()
 	}
 	err := l.attempt(ctx, l.conn, p)
+	l.patience(p)
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) || errors.Is(cause, errAged) {
 		return cause
 	}
 	return err
+}
+
+// dial makes a connection, unless there is one.
+func (l *line) dial() error {
+	if l.conn != nil {
+		return nil
+	}
+	limit := connectLimit(l.slow)
+	conn, err := l.client.dial(limit, func() {
+		if p := l.pulse.Load(); p != nil {
+			p.reached(limit)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	l.conn, l.dialed, l.limit = conn, time.Now(), limit
+	return nil
+}
+
+// patience grows each time that a server was there and took too long to connect.
+func (l *line) patience(p *pulse) {
+	switch phase := p.phase.Load(); {
+	case phase == open:
+		l.slow = 0
+	case phase == reached && time.Since(l.dialed) >= l.limit:
+		l.slow++
+	}
+}
+
+// connectLimit is how long a connection may take to be made, after so many that took too long. What is added at random keeps
+// those apart who gave up together.
+func connectLimit(slow int) time.Duration {
+	limit := min(connectTimeout<<min(slow, 8), maxConnectTimeout)
+	return limit + jitter(limit/2)
 }
 
 // live is called at the first commit of a stream.

@@ -15,8 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 func TestSilentServerIsGivenUp(t *testing.T) {
@@ -70,6 +73,95 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 		require.LessOrEqual(t, dials.Load(), int32(10))
 		require.Error(t, feed.Status().Err)
 	})
+}
+
+// busy is a server that takes hands one after the other, and long for each.
+type busy struct {
+	credentials.TransportCredentials
+	takes time.Duration
+	turn  chan struct{}
+	// wasted counts handshakes whose clients had gone.
+	wasted *atomic.Int32
+}
+
+func (b busy) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	hello := make([]byte, 1)
+	if _, err := conn.Read(hello); err != nil {
+		return nil, nil, err
+	}
+	b.turn <- struct{}{}
+	time.Sleep(b.takes)
+	<-b.turn
+	if _, err := conn.Write(hello); err != nil {
+		b.wasted.Add(1)
+		return nil, nil, err
+	}
+	return b.TransportCredentials.ServerHandshake(conn)
+}
+
+func (b busy) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if _, err := conn.Write([]byte{1}); err != nil {
+		return nil, nil, err
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		return nil, nil, err
+	}
+	return b.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+func (b busy) Clone() credentials.TransportCredentials { return b }
+
+// 300 clients come to a server that needs 100 ms for each handshake, half a minute for all, and does the work of those who
+// have gone too. With one limit for all tries nobody beyond the first 50 would ever be let in.
+func TestAllConnectToABusyServer(t *testing.T) { // P26
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 300
+		b := busy{insecure.NewCredentials(), 100 * time.Millisecond, make(chan struct{}, 1), new(atomic.Int32)}
+		f, l := newFake(), bufconn.Listen(1<<20)
+		f.feeds = make(chan *feedCall, clients)
+		stop := f.serve(l, grpc.Creds(b))
+		defer stop()
+		config := inMemory(l)
+		config.Credentials = b
+		began := time.Now()
+		for range clients {
+			follow(t, config)
+		}
+		late := time.After(3 * time.Minute)
+		for range clients {
+			var c *feedCall
+			select {
+			case c = <-f.feeds:
+			case <-late:
+				require.FailNow(t, "not all connected")
+			}
+			play(t, c, snapshot(version("E", 1)))
+			go func() { // Heartbeats, lest silence is taken for an end.
+				for beat := time.Tick(5 * time.Second); ; {
+					select {
+					case <-c.ctx.Done():
+						return
+					case <-beat:
+						_ = c.send(heartbeat(version("E", 1)))
+					}
+				}
+			}()
+		}
+		t.Logf("all connected after %v, %d handshakes wasted", time.Since(began), b.wasted.Load())
+	})
+}
+
+func TestConnectLimitGrows(t *testing.T) {
+	for slow, limit := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 40 * time.Second} {
+		for range 100 {
+			got := connectLimit(slow)
+			require.GreaterOrEqual(t, got, limit)
+			require.LessOrEqual(t, got, limit*3/2)
+		}
+	}
+	require.LessOrEqual(t, connectLimit(1_000_000), maxConnectTimeout*3/2)
 }
 
 func TestStreamIsReopenedBeforeItsTokenExpires(t *testing.T) {
