@@ -41,11 +41,10 @@ type Config struct {
 	Address string
 	// Credentials of the transport. Required: plaintext is asked for with insecure.NewCredentials().
 	Credentials credentials.TransportCredentials
-	// PerRPC is asked once per stream, for a token for example. Optional.
+	// PerRPC is asked once per stream, for a token for example: see NewTokenFile. Where it is Expiring, streams are opened
+	// again, with resume, before what they were opened with expires. Optional.
 	PerRPC credentials.PerRPCCredentials
-	// MaxAge re-opens a stream, with resume, after so long, so that it ends before the token it was opened with does.
-	// 0 keeps streams as long as they last. A sixth of a projected token's lifetime is right: the kubelet replaces the
-	// file when a fifth is left.
+	// MaxAge re-opens a stream, with resume, after so long. 0 keeps streams as long as they last, or PerRPC does.
 	MaxAge time.Duration
 	// HeartbeatTimeout is how long a server may be silent. Default 15 s.
 	HeartbeatTimeout time.Duration
@@ -56,6 +55,25 @@ type Config struct {
 	DialOptions []grpc.DialOption
 	// Log defaults to slog.Default().
 	Log *slog.Logger
+}
+
+// Expiring are per-call credentials that end some day.
+type Expiring interface {
+	credentials.PerRPCCredentials
+	// Reopen is after how long a stream that is opened now shall be opened again; 0 is never.
+	Reopen() time.Duration
+}
+
+// maxAge is how long a stream that is opened now may last; 0 is for ever.
+func (c Config) maxAge() time.Duration {
+	// Streams opened together after a restart of the server shall not all be re-opened together.
+	age := c.MaxAge - jitter(c.MaxAge/5)
+	if e, ok := c.PerRPC.(Expiring); ok {
+		if other := e.Reopen(); other > 0 && (age == 0 || other < age) {
+			age = other
+		}
+	}
+	return age
 }
 
 // Client makes watches. It holds no connection itself: each watch has its own, for the duration of its Run.

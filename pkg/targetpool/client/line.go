@@ -115,9 +115,8 @@ func (l *line) try(ctx context.Context) error {
 	p := newPulse(l.client.config.HeartbeatTimeout, cancel, l.live)
 	defer p.stop()
 	l.pulse.Store(p)
-	if age := l.client.config.MaxAge; age > 0 {
-		// Streams opened together after a restart of the server shall not all be re-opened together.
-		timer := time.AfterFunc(age-jitter(age/5), func() { cancel(errAged) })
+	if age := l.client.config.maxAge(); age > 0 {
+		timer := time.AfterFunc(age, func() { cancel(errAged) })
 		defer timer.Stop()
 	}
 	err := l.attempt(ctx, l.conn, p)
@@ -180,12 +179,17 @@ func (l *line) failed(ctx context.Context, err error) time.Duration {
 	if !refused || time.Since(l.dialed) >= redialAfter {
 		l.hangUp()
 	}
-	if wasLive := l.down(err); wasLive && !errors.Is(err, errLost) {
+	wasLive := l.down(err)
+	if wasLive && !errors.Is(err, errLost) {
 		l.failures = 0 // A server that contradicts itself after every commit stays on the backoff.
 	}
 	switch backoff := l.client.config.Backoff; {
 	case errors.Is(err, errAged):
 		return 0
+	case wasLive && status.Code(err) == codes.Unauthenticated:
+		// The token expired meanwhile. By now its file should have another one; if not, the next answer is a refusal.
+		l.log.InfoContext(ctx, "the stream ended with its token", "error", err)
+		return backoff.delay(0)
 	case refused:
 		l.say(ctx, slog.LevelWarn, "watch was refused", err, err.Error())
 		return backoff.refused()
