@@ -38,6 +38,7 @@ func (t *trench) openRelay(ctx context.Context) error {
 		Address: t.cfg.NamespaceNSP, Credentials: t.transport.client, Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(),
 		Store: store, Timeout: t.cfg.EntryTimeout, Log: t.log,
 	})
+	t.metrics.registry.MustRegister(t.relay)
 	t.saved, err = t.relay.Load(ctx)
 	t.documents = t.relay
 	return err

@@ -100,7 +100,9 @@ func (r *Relay) connect(ctx context.Context) {
 func (r *Relay) hangUp() (wasLive bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wasLive = r.line != nil
+	if wasLive = r.line != nil; wasLive {
+		r.tally.lost(time.Now())
+	}
 	r.line, r.joining = nil, false
 	r.stir()
 	return wasLive
@@ -376,12 +378,14 @@ func (f *follower) heartbeat(named bool, at position) error {
 	return nil
 }
 
-// live lets calls through. It is called with the lock held.
+// live lets calls through: the mirror is as the namespace process's rows are. It is called with the lock held.
 func (f *follower) live() {
-	r := f.line.relay
+	r, now := f.line.relay, time.Now()
+	r.tally.confirmed = now
 	if r.line == f.line {
 		return
 	}
+	r.tally.found(now)
 	r.line, r.joining = f.line, false
 	r.cfg.Log.Info("the namespace process is there", "address", r.cfg.Address, "registrations", len(r.mirror.rows))
 	r.stir()

@@ -108,6 +108,17 @@ func (m *mirror) shown(k registry.Key) *engine.Row {
 	return m.rows[k]
 }
 
+// size is how many rows watchers see.
+func (m *mirror) size() int {
+	n := len(m.rows)
+	for k := range m.withdrawn {
+		if m.rows[k] != nil {
+			n--
+		}
+	}
+	return n
+}
+
 // touch comes before every change of what is shown.
 func (m *mirror) touch(k registry.Key) {
 	if _, ok := m.before[k]; !ok {

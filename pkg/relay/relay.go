@@ -71,6 +71,7 @@ type Relay struct {
 	moved chan struct{}
 	// flushers wait for what is unsaved now to be stored.
 	flushers []chan error
+	tally    tally
 	// unsaved wakes whoever stores, owed whoever tells the namespace process.
 	unsaved, owed chan struct{}
 }
@@ -80,7 +81,7 @@ func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
 	return &Relay{
 		cfg: cfg, mirror: newMirror(cfg.Trench, cfg.Timeout), moved: make(chan struct{}),
-		unsaved: make(chan struct{}, 1), owed: make(chan struct{}, 1),
+		tally: newTally(time.Now()), unsaved: make(chan struct{}, 1), owed: make(chan struct{}, 1),
 	}
 }
 
@@ -288,7 +289,11 @@ func (r *Relay) forward(ctx context.Context, call func(context.Context, *line) (
 
 // refresh answers a Register that changes nothing.
 func (r *Relay) refresh(want registry.Entry) (done bool) {
-	r.update(func(m *mirror) { done = !r.joining && m.refresh(want) })
+	r.update(func(m *mirror) {
+		if done = !r.joining && m.refresh(want); done {
+			r.tally.refreshed++
+		}
+	})
 	if done {
 		signal(r.owed)
 	}
@@ -304,6 +309,7 @@ func (r *Relay) withdraw(ctx context.Context, k registry.Key) (bool, error) {
 			return
 		}
 		if known = m.withdraw(k) > 0; known {
+			r.tally.withdrawn++
 			r.flushers = append(r.flushers, stored)
 			signal(r.unsaved)
 		}
@@ -325,7 +331,9 @@ func (r *Relay) awaitLine(ctx context.Context) {
 	const again = 250 * time.Millisecond
 	r.mu.Lock()
 	live, joining, moved := r.line != nil, r.joining, r.moved
+	r.tally.waiting++
 	r.mu.Unlock()
+	defer r.waited()
 	var soon <-chan time.Time
 	if live { // and yet the call failed
 		soon = time.After(again)
@@ -346,6 +354,12 @@ func (r *Relay) awaitLine(ctx context.Context) {
 			return
 		}
 	}
+}
+
+func (r *Relay) waited() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tally.waiting--
 }
 
 // beforeDeadline ends a little before the caller gives up, so that he hears the reason. A caller without deadline gets the

@@ -116,26 +116,30 @@ func TestNamespaceProcessRestarts(t *testing.T) {
 }
 
 func TestNewRegistrationsWaitForTheNamespaceProcess(t *testing.T) {
-	n := newNSP(t).start()
-	p := n.relay(memory.New()).live()
-	p.open(1)
-	n.kill()
-	p.away()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	err := p.Register(ctx, target(2), from(2))
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.NoError(t, ctx.Err(), "the answer comes before the caller gives up")
-	changed := target(1)
-	changed.Context = map[string]string{"identifier": "7"}
-	require.Equal(t, codes.Unavailable, status.Code(p.Register(ctx, changed, from(1))))
+	synctest.Test(t, func(t *testing.T) {
+		n := newNSP(t).start()
+		p := n.relay(memory.New()).live()
+		p.open(1)
+		n.kill()
+		p.away()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := p.Register(ctx, target(2), from(2))
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.NoError(t, ctx.Err(), "the answer comes before the caller gives up")
+		changed := target(1)
+		changed.Context = map[string]string{"identifier": "7"}
+		require.Equal(t, codes.Unavailable, status.Code(p.Register(ctx, changed, from(1))))
 
-	done := make(chan error)
-	go func() { done <- p.Register(t.Context(), target(2), from(2)) }()
-	n.start()
-	require.NoError(t, <-done)
-	require.Equal(t, []string{t1, t2 + "!"}, p.read(registered))
-	require.NoError(t, p.Unregister(t.Context(), target(9), from(9)), "unknown")
+		done := make(chan error)
+		go func() { done <- p.Register(t.Context(), target(2), from(2)) }()
+		n.start()
+		require.NoError(t, <-done)
+		require.Equal(t, []string{t1, t2 + "!"}, p.read(registered))
+		require.NoError(t, p.Unregister(t.Context(), target(9), from(9)), "unknown")
+		p.stop()
+		n.stop()
+	})
 }
 
 // A removal that is told late is void where the registration is alive again.
