@@ -33,6 +33,8 @@ type world struct {
 	rev    uint64
 	nextID uint64
 	clock  int
+	// away is set while the two cannot speak.
+	away bool
 	// there is what the namespace process has, sent what it last sent, view what should be shown, by number of the target.
 	there, sent, view map[int]said
 	// gone is when a target was withdrawn here.
@@ -145,89 +147,107 @@ func (w *world) check(t require.TestingT) {
 	}
 }
 
+// newWorld has spoken once.
+func newWorld() *world {
+	w := &world{
+		mirror: newMirror(trench, time.Hour), store: memory.New(), nextID: 1,
+		there: map[int]said{}, sent: map[int]said{}, view: map[int]said{}, gone: map[int]int{},
+	}
+	w.mirror.adopted = true
+	w.commit(true)
+	w.watch()
+	return w
+}
+
+// watch has somebody watch all the time, so that lists are kept up to date by difference.
+func (w *world) watch() {
+	for _, f := range []engine.Filter{registered, active, {Status: registry.Disabled}} {
+		w.mirror.lists.Watch(w.mirror.rev, f)
+	}
+}
+
+func number(t *rapid.T) int { return rapid.IntRange(1, 6).Draw(t, "target") }
+
+func (w *world) registeredThere(t *rapid.T) {
+	n := number(t)
+	w.clock++
+	s, ok := w.there[n]
+	if !ok {
+		s.id = w.nextID
+		w.nextID++
+	}
+	s.status = rapid.SampledFrom([]registry.Status{registry.Enabled, registry.Disabled}).Draw(t, "status")
+	s.state, s.registered = engine.Inactive, w.clock
+	if s.status == registry.Enabled {
+		s.state = rapid.SampledFrom([]engine.State{engine.Active, engine.Inactive}).Draw(t, "state")
+	}
+	w.there[n] = s
+}
+
+// numberedAnew is a namespace process that began anew and gave the IDs to others.
+func (w *world) numberedAnew(t *rapid.T) {
+	ids := []uint64{}
+	for _, n := range slices.Sorted(maps.Keys(w.there)) {
+		ids = append(ids, w.there[n].id)
+	}
+	ids = rapid.Permutation(ids).Draw(t, "ids")
+	for i, n := range slices.Sorted(maps.Keys(w.there)) {
+		s := w.there[n]
+		s.id = ids[i]
+		w.there[n] = s
+	}
+	w.epoch++
+	w.away = true
+}
+
+func (w *world) withdrawnHere(t *rapid.T) {
+	n := number(t)
+	k, _ := registry.KeyOf(target(n), own)
+	if _, shown := w.view[n]; !w.away || !shown {
+		return
+	}
+	w.clock++
+	w.gone[n] = w.clock
+	delete(w.view, n)
+	require.Equal(t, 1, w.mirror.withdraw(k))
+	require.Zero(t, w.mirror.withdraw(k))
+}
+
+func (w *world) speak(t *rapid.T) {
+	if w.away {
+		w.settle(t)
+	}
+	w.commit(w.away)
+	w.away = false
+	require.Empty(t, w.mirror.withdrawn)
+}
+
+func (w *world) restart(t *rapid.T) {
+	w.save(t)
+	saved, err := w.store.Load(t.Context())
+	require.NoError(t, err)
+	before := w.mirror
+	w.mirror = newMirror(trench, time.Hour)
+	require.NoError(t, w.mirror.load(saved, own))
+	require.Equal(t, len(before.withdrawn), len(w.mirror.withdrawn))
+	w.watch()
+	w.away = true
+}
+
 // Whatever happens on either side while they cannot speak, the mirror shows what was said last without what was withdrawn; a
 // restart shows the same; and when they speak again it shows what the namespace process has.
 func TestMirrorAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{
-			mirror: newMirror(trench, time.Hour), store: memory.New(), nextID: 1,
-			there: map[int]said{}, sent: map[int]said{}, view: map[int]said{}, gone: map[int]int{},
-		}
-		w.mirror.adopted = true
-		w.commit(true)
-		// Somebody watches all the time, so that lists are kept up to date by difference.
-		for _, f := range []engine.Filter{registered, active, {Status: registry.Disabled}} {
-			defer w.mirror.lists.Watch(w.mirror.rev, f).Close()
-		}
-		away := false
-		number := func() int { return rapid.IntRange(1, 6).Draw(t, "target") }
-		change := func() {
-			n := number()
-			w.clock++
-			s, ok := w.there[n]
-			if !ok {
-				s.id = w.nextID
-				w.nextID++
-			}
-			s.status = rapid.SampledFrom([]registry.Status{registry.Enabled, registry.Disabled}).Draw(t, "status")
-			s.state, s.registered = engine.Inactive, w.clock
-			if s.status == registry.Enabled {
-				s.state = rapid.SampledFrom([]engine.State{engine.Active, engine.Inactive}).Draw(t, "state")
-			}
-			w.there[n] = s
-		}
+		w := newWorld()
 		t.Repeat(map[string]func(*rapid.T){
-			"registered there": func(*rapid.T) { change() },
-			"removed there":    func(*rapid.T) { delete(w.there, number()) },
-			"all IDs anew": func(*rapid.T) {
-				ids := []uint64{}
-				for _, s := range w.there {
-					ids = append(ids, s.id)
-				}
-				ids = rapid.Permutation(ids).Draw(t, "ids")
-				for i, n := range slices.Sorted(maps.Keys(w.there)) {
-					s := w.there[n]
-					s.id = ids[i]
-					w.there[n] = s
-				}
-				w.epoch++
-				away = true
-			},
-			"cut": func(*rapid.T) { away = true },
-			"withdrawn here": func(*rapid.T) {
-				n := number()
-				k, _ := registry.KeyOf(target(n), own)
-				if _, shown := w.view[n]; !away || !shown {
-					return
-				}
-				w.clock++
-				w.gone[n] = w.clock
-				delete(w.view, n)
-				require.Equal(t, 1, w.mirror.withdraw(k))
-				require.Zero(t, w.mirror.withdraw(k))
-			},
-			"speak": func(*rapid.T) {
-				if away {
-					w.settle(t)
-				}
-				w.commit(away)
-				away = false
-				require.Empty(t, w.mirror.withdrawn)
-			},
-			"restart": func(*rapid.T) {
-				w.save(t)
-				saved, err := w.store.Load(t.Context())
-				require.NoError(t, err)
-				before := w.mirror
-				w.mirror = newMirror(trench, time.Hour)
-				require.NoError(t, w.mirror.load(saved, own))
-				require.Equal(t, len(before.withdrawn), len(w.mirror.withdrawn))
-				for _, f := range []engine.Filter{registered, active, {Status: registry.Disabled}} {
-					w.mirror.lists.Watch(w.mirror.rev, f)
-				}
-				away = true
-			},
-			"": func(t *rapid.T) { w.check(t) },
+			"registered there": w.registeredThere,
+			"removed there":    func(t *rapid.T) { delete(w.there, number(t)) },
+			"all IDs anew":     w.numberedAnew,
+			"cut":              func(*rapid.T) { w.away = true },
+			"withdrawn here":   w.withdrawnHere,
+			"speak":            w.speak,
+			"restart":          w.restart,
+			"":                 func(t *rapid.T) { w.check(t) },
 		})
 	})
 }
