@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,8 @@ type metrics struct {
 	messages *prometheus.CounterVec
 	calls    *prometheus.CounterVec
 	took     *prometheus.HistogramVec
+	// traffic has the counters of each method that has sent something, for each message: a *traffic by its name.
+	traffic sync.Map
 
 	turn, wait prometheus.Histogram
 	rows       prometheus.Counter
@@ -94,9 +97,19 @@ func (m *metrics) Watching(method string) func() {
 
 // Sent implements server.Observer.
 func (m *metrics) Sent(method string, bytes int) {
-	m.sent.WithLabelValues(method).Add(float64(bytes))
-	m.messages.WithLabelValues(method).Inc()
+	known, ok := m.traffic.Load(method)
+	if !ok {
+		known, _ = m.traffic.LoadOrStore(method, &traffic{
+			bytes: m.sent.WithLabelValues(method), messages: m.messages.WithLabelValues(method),
+		})
+	}
+	t := known.(*traffic)
+	t.bytes.Add(float64(bytes))
+	t.messages.Inc()
 }
+
+// traffic counts what watches of one method are sent.
+type traffic struct{ bytes, messages prometheus.Counter }
 
 // Called implements server.Observer.
 func (m *metrics) Called(method, code string, took time.Duration) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/auth"
@@ -47,7 +48,7 @@ func (t *targetPool) Watch(ss poolStream) error {
 	}
 	defer assigned.Close()
 	w := &poolWatch{
-		server: t.server, workload: workload, caller: auth.From(ss.Context()), assigned: assigned, send: ss.Send,
+		server: t.server, workload: workload, caller: auth.From(ss.Context()), assigned: assigned, send: ss.SendMsg,
 		reporter: t.server.cfg.Engine.Reporter(workload),
 	}
 	defer w.reporter.Close()
@@ -166,11 +167,12 @@ type poolWatch struct {
 	caller   auth.Caller
 	assigned *feed.Watcher[engine.Workload, *engine.Assigned]
 	reporter *engine.Reporter
-	send     func(*targetpoolv1.TargetPoolWatchResponse) error
+	send     func(any) error
 
-	// last is the list that was sent, rev its revision.
+	// last is the list that was sent, rev its revision, and beat the heartbeat that repeats it.
 	last *engine.Assigned
 	rev  uint64
+	beat frame
 
 	mu sync.Mutex
 	// report is the latest one; proven is whether the caller was found to be the workload.
@@ -232,7 +234,7 @@ func (w *poolWatch) next() (bool, <-chan struct{}, error) {
 	if w.last != nil && engine.SameStreams(w.last, a) {
 		return false, more, nil
 	}
-	w.last, w.rev = a, rev
+	w.last, w.rev, w.beat = a, rev, nil
 	return true, more, w.send(&targetpoolv1.TargetPoolWatchResponse{Version: w.version(), Assignments: assignments(a)})
 }
 
@@ -251,11 +253,18 @@ func (w *poolWatch) check(a *engine.Assigned) error {
 }
 
 func (w *poolWatch) heartbeat() error {
-	beat := &targetpoolv1.TargetPoolWatchResponse{}
-	if w.last != nil {
-		beat.Version = w.version()
+	if w.beat == nil {
+		beat := &targetpoolv1.TargetPoolWatchResponse{}
+		if w.last != nil {
+			beat.Version = w.version()
+		}
+		b, err := proto.Marshal(beat)
+		if err != nil {
+			return fmt.Errorf("encoding a heartbeat: %w", err)
+		}
+		w.beat = frame{b}
 	}
-	return w.send(beat)
+	return w.send(w.beat)
 }
 
 func (w *poolWatch) version() *targetpoolv1.Version {

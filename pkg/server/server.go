@@ -93,6 +93,8 @@ type Server struct {
 	cfg    Config
 	grpc   *grpc.Server
 	health *health.Server
+	// began is the origin of the clock of heartbeats.
+	began time.Time
 	// stopping is closed when watches shall end.
 	stopping chan struct{}
 }
@@ -100,7 +102,7 @@ type Server struct {
 // New makes a server; it is not ready before Ready.
 func New(cfg Config) *Server {
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
-	s := &Server{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
+	s := &Server{cfg: cfg, health: health.NewServer(), began: time.Now(), stopping: make(chan struct{})}
 	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -111,8 +113,8 @@ func New(cfg Config) *Server {
 		// A receiver that is gone without a word is found in half a minute.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.MaxConcurrentStreams(maxStreams),
-		// Small buffers: most of ten thousand connections say little.
-		grpc.ReadBufferSize(4 << 10), grpc.WriteBufferSize(8 << 10),
+		// Small buffers: most of ten thousand connections say little. Those for writing are shared.
+		grpc.ReadBufferSize(1 << 10), grpc.WriteBufferSize(8 << 10),
 	}
 	if cfg.Credentials != nil {
 		opts = append(opts, grpc.Creds(newOrderly(cfg.Credentials)))

@@ -147,7 +147,7 @@ func (lb *balancer) run(ctx context.Context) {
 }
 
 func (lb *balancer) watch(ctx context.Context) error {
-	conn, err := lb.dial.open(grpc.WithContextDialer(lb.connect))
+	conn, err := lb.dial.open(connectLimit, grpc.WithContextDialer(lb.connect))
 	if err != nil {
 		return err
 	}

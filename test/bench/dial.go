@@ -60,8 +60,14 @@ func (d dial) read() (credentials.TransportCredentials, error) {
 	}), nil
 }
 
-// open makes one connection. It comes back as those of the client library do: soon, with jitter.
-func (d dial) open(options ...grpc.DialOption) (*grpc.ClientConn, error) {
+// A connection may take this long at first, and at most, as in the client library.
+const (
+	connectLimit    = 5 * time.Second
+	maxConnectLimit = 40 * time.Second
+)
+
+// open makes one connection, which may take so long to be made. It comes back as those of the client library do: soon, with jitter.
+func (d dial) open(limit time.Duration, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	creds, err := credentialsOf(d)
 	if err != nil {
 		return nil, err
@@ -69,7 +75,7 @@ func (d dial) open(options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	again := backoff.Config{BaseDelay: 500 * time.Millisecond, Multiplier: 2, Jitter: 0.5, MaxDelay: 5 * time.Second}
 	conn, err := grpc.NewClient(d.Address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: limit}),
 		grpc.WithDisableServiceConfig(),
 		// Ten thousand clients in one process.
 		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10),

@@ -41,10 +41,10 @@ type FleetArgs struct {
 	Watch bool
 }
 
-// connectLimit bounds how long a fleet may take to connect, openLimit how long a storm may last, as in the anchors.
+// gatherLimit bounds how long a fleet may take to connect, openLimit how long a storm may last, as in the anchors.
 const (
-	connectLimit = 2 * time.Minute
-	openLimit    = 3 * time.Minute
+	gatherLimit = 2 * time.Minute
+	openLimit   = 3 * time.Minute
 )
 
 // Connect connects all, and returns when each has its list.
@@ -53,7 +53,7 @@ func (f *Fleet) Connect(a FleetArgs, took *time.Duration) error {
 	f.ctx, f.end = context.WithCancel(context.Background())
 	for i := range a.Members {
 		if a.Connections == 0 || i < a.Connections {
-			conn, err := a.Dial.open()
+			conn, err := a.Dial.open(connectLimit)
 			if err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ func (f *Fleet) Connect(a FleetArgs, took *time.Duration) error {
 	}
 	if a.Watch {
 		f.connect()
-		if err := until(connectLimit, "connecting all TAPAs", f.allUp(began)); err != nil {
+		if err := until(gatherLimit, "connecting all TAPAs", f.allUp(began)); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,7 @@ func (f *Fleet) connect() {
 		slots <- struct{}{}
 		f.running.Go(func() { m.watch(f.ctx) })
 		go func() {
-			_ = until(connectLimit, "connecting", func() bool { return m.upAt.Load() != 0 || f.ctx.Err() != nil })
+			_ = until(gatherLimit, "connecting", func() bool { return m.upAt.Load() != 0 || f.ctx.Err() != nil })
 			<-slots
 		}()
 	}
@@ -102,7 +102,7 @@ type UpReply struct {
 
 // Up waits until each member has had a list since then, or it is no use to wait longer.
 func (f *Fleet) Up(since int64, r *UpReply) error {
-	_ = until(connectLimit, "reconnecting all TAPAs", f.allUp(time.Unix(0, since))) // what is missing is in the reply
+	_ = until(gatherLimit, "reconnecting all TAPAs", f.allUp(time.Unix(0, since))) // what is missing is in the reply
 	for _, m := range f.members {
 		at := m.upAt.Load()
 		if r.Last = max(r.Last, at); at < since {
@@ -121,12 +121,15 @@ func (f *Fleet) Close(None, *None) error {
 	if f.stopRefreshing != nil {
 		f.stopRefreshing()
 	}
+	f.running.Wait()
 	var closing sync.WaitGroup
 	for _, c := range f.conns {
 		closing.Go(func() { _ = c.Close() })
 	}
+	for _, m := range f.members {
+		closing.Go(func() { _ = m.conn.Load().Close() })
+	}
 	closing.Wait()
-	f.running.Wait()
 	f.members, f.conns, f.stopRefreshing = nil, nil, nil
 	return nil
 }

@@ -63,7 +63,7 @@ type Snapshots struct {
 
 // Snapshots waits until every load balancer has had a snapshot since then.
 func (b *Balancers) Snapshots(since int64, s *Snapshots) error {
-	err := until(connectLimit, "getting snapshots", func() bool {
+	err := until(gatherLimit, "getting snapshots", func() bool {
 		return b.every(func(lb *balancer) bool { return lb.snapshot.at >= since })
 	})
 	for _, lb := range b.all {

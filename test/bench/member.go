@@ -23,8 +23,10 @@ type member struct {
 	stream   *nspv1.Stream
 	ips      []string
 	max      int // identifiers
-	conn     *grpc.ClientConn
-	registry nspv1.TargetRegistryClient
+	// conn is the member's own, or one that many share.
+	conn atomic.Pointer[grpc.ClientConn]
+	dial dial
+	own  bool
 
 	// lists counts those that it was sent, upAt is when the first list of the present watch came.
 	lists, upAt atomic.Int64
@@ -38,14 +40,20 @@ type member struct {
 }
 
 func newMember(a FleetArgs, i int, conn *grpc.ClientConn) *member {
-	return &member{
+	m := &member{
 		number:   i,
 		workload: &targetpoolv1.Workload{Namespace: a.Namespace, Pod: podName(i), PodUid: podUID(i)},
 		stream:   legacyStream(i % a.Streams),
 		ips:      []string{secondary(i) + "/24"},
 		max:      a.MaxTargets,
-		conn:     conn, registry: nspv1.NewTargetRegistryClient(conn),
+		dial:     a.Dial, own: a.Connections == 0,
 	}
+	m.conn.Store(conn)
+	return m
+}
+
+func (m *member) registry() nspv1.TargetRegistryClient {
+	return nspv1.NewTargetRegistryClient(m.conn.Load())
 }
 
 func legacyStream(s int) *nspv1.Stream {
@@ -55,19 +63,41 @@ func legacyStream(s int) *nspv1.Stream {
 	}
 }
 
-// watch keeps the member's TargetPool.Watch open and claims its address.
+// watch keeps the member's TargetPool.Watch open and claims its address. Where the connection is its own, it is made anew as the
+// client library does it: each time with more patience, while the server is there and takes longer.
 func (m *member) watch(ctx context.Context) {
-	for ctx.Err() == nil {
+	for failures, limit := 0, connectLimit; ctx.Err() == nil; {
 		m.upAt.Store(0)
+		began := time.Now()
 		_ = m.watchOnce(ctx) // it comes back, whatever it was
-		pause(ctx, 500*time.Millisecond)
+		switch {
+		case m.upAt.Load() != 0:
+			failures, limit = 0, connectLimit
+		case time.Since(began) > limit:
+			failures, limit = failures+1, min(2*limit, maxConnectLimit)
+		default:
+			failures++
+		}
+		pause(ctx, min(500*time.Millisecond<<min(failures, 4), 5*time.Second))
+		if m.own && ctx.Err() == nil {
+			m.redial(limit)
+		}
 	}
+}
+
+// redial makes the connection anew.
+func (m *member) redial(limit time.Duration) {
+	conn, err := m.dial.open(limit + rand.N(limit/2))
+	if err != nil {
+		return // The one that is there was made the same way.
+	}
+	_ = m.conn.Swap(conn).Close()
 }
 
 func (m *member) watchOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := targetpoolv1.NewTargetPoolClient(m.conn).Watch(ctx, grpc.WaitForReady(true))
+	stream, err := targetpoolv1.NewTargetPoolClient(m.conn.Load()).Watch(ctx, grpc.WaitForReady(!m.own))
 	if err != nil {
 		return err
 	}
@@ -145,7 +175,7 @@ func (m *member) draw(id uint32, taken map[uint32]bool) (uint32, error) {
 func (m *member) taken(ctx context.Context) (map[uint32]bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch, err := m.registry.Watch(ctx, &nspv1.Target{Status: nspv1.Target_ANY, Stream: m.stream})
+	watch, err := m.registry().Watch(ctx, &nspv1.Target{Status: nspv1.Target_ANY, Stream: m.stream})
 	if err != nil {
 		return nil, fmt.Errorf("reading the targets: %w", err)
 	}
@@ -169,7 +199,7 @@ func (m *member) register(ctx context.Context, id uint32, status nspv1.Target_St
 	m.id, m.status = id, status
 	target := m.target()
 	m.mu.Unlock()
-	if _, err := m.registry.Register(ctx, target); err != nil {
+	if _, err := m.registry().Register(ctx, target); err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}
 	return nil
@@ -180,7 +210,7 @@ func (m *member) unregister(ctx context.Context) error {
 	target := m.target()
 	m.opened = false
 	m.mu.Unlock()
-	if _, err := m.registry.Unregister(ctx, target); err != nil {
+	if _, err := m.registry().Unregister(ctx, target); err != nil {
 		return fmt.Errorf("unregistering: %w", err)
 	}
 	return nil
@@ -199,7 +229,7 @@ func (m *member) again(ctx context.Context) error {
 	m.mu.Lock()
 	target := m.target()
 	m.mu.Unlock()
-	_, err := m.registry.Register(ctx, target)
+	_, err := m.registry().Register(ctx, target)
 	return err
 }
 
@@ -209,7 +239,7 @@ func (m *member) flip(ctx context.Context) error {
 	m.status = nspv1.Target_Status(1 - m.status)
 	target := m.target()
 	m.mu.Unlock()
-	_, err := m.registry.Register(ctx, target)
+	_, err := m.registry().Register(ctx, target)
 	return err
 }
 
@@ -220,7 +250,7 @@ func (m *member) refresh(ctx context.Context, codec grpc.CallOption) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch, err := m.registry.Watch(ctx, &nspv1.Target{Status: nspv1.Target_ANY, Stream: m.stream}, codec)
+	watch, err := m.registry().Watch(ctx, &nspv1.Target{Status: nspv1.Target_ANY, Stream: m.stream}, codec)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (l *Legacy) Connect(a LegacyArgs, took *time.Duration) error {
 		l.ctx, l.end = context.WithCancel(context.Background())
 	}
 	for len(l.all) < a.Count {
-		conn, err := a.Dial.open()
+		conn, err := a.Dial.open(connectLimit)
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func (s *Sidecars) Start(a SidecarsArgs, _ *None) error {
 		return err
 	}
 	for _, p := range a.Pods {
-		conn, err := a.Dial.open()
+		conn, err := a.Dial.open(connectLimit)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (s *Sidecars) Start(a SidecarsArgs, _ *None) error {
 
 // Opened waits until every sidecar has a stream open.
 func (s *Sidecars) Opened(None, *None) error {
-	return until(connectLimit, "opening streams", func() bool {
+	return until(gatherLimit, "opening streams", func() bool {
 		for _, t := range s.all {
 			if len(t.Open()) == 0 {
 				return false

@@ -162,7 +162,7 @@ func (s *scene) comeback(ctx context.Context) error {
 	}
 	note := ""
 	if up.Missing > 0 {
-		note = fmt.Sprintf("%s are not back after %s", group(strconv.Itoa(up.Missing)), connectLimit)
+		note = fmt.Sprintf("%s are not back after %s", group(strconv.Itoa(up.Missing)), gatherLimit)
 	}
 	s.report.figure("killed and started again: until the last TAPA is back", s.setup(), "s", time.Unix(0, up.Last).Sub(began).Seconds(), note)
 	return s.weigh("after the restart")
