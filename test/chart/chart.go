@@ -45,6 +45,26 @@ func Notes(ctx context.Context, namespace string, values Values) (string, error)
 	return notes, nil
 }
 
+// RenderCopy is Render for a copy of the chart that has more files, or other ones. Values are not held to the schema.
+func RenderCopy(ctx context.Context, dir, namespace string, values Values) ([]byte, error) {
+	return runIn(ctx, dir, namespace, values, "template", "--skip-schema-validation")
+}
+
+// Dir is where the chart is.
+func Dir(ctx context.Context) (string, error) {
+	root, err := rootDir(ctx)
+	return filepath.Join(root, "deployments", "helm", "meridio-nsp"), err
+}
+
+// Helm returns the path of the pinned helm, which the first call may have to build.
+func Helm(ctx context.Context) (string, error) {
+	root, err := rootDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	return helmTool(ctx, root)
+}
+
 // Install renders the chart and applies it to the namespace, which must exist. No pod comes of it where nobody plays the
 // StatefulSet controller; processes that the caller starts can run as its ServiceAccount.
 func Install(ctx context.Context, c *cluster.Cluster, namespace string, values Values) error {
@@ -60,11 +80,15 @@ func Install(ctx context.Context, c *cluster.Cluster, namespace string, values V
 
 // run calls a subcommand of helm that takes a release name and a chart.
 func run(ctx context.Context, namespace string, values Values, command string, flags ...string) ([]byte, error) {
-	root, err := rootDir(ctx)
+	dir, err := Dir(ctx)
 	if err != nil {
 		return nil, err
 	}
-	helm, err := helmTool(ctx, root)
+	return runIn(ctx, dir, namespace, values, command, flags...)
+}
+
+func runIn(ctx context.Context, dir, namespace string, values Values, command string, flags ...string) ([]byte, error) {
+	helm, err := Helm(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +96,7 @@ func run(ctx context.Context, namespace string, values Values, command string, f
 	if err != nil {
 		return nil, fmt.Errorf("encoding values: %w", err)
 	}
-	args := []string{command, Release, filepath.Join(root, "deployments", "helm", "meridio-nsp")}
-	args = append(args, "--namespace="+namespace, "--values=-")
+	args := []string{command, Release, dir, "--namespace=" + namespace, "--values=-"}
 	cmd := exec.CommandContext(ctx, helm, append(args, flags...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr

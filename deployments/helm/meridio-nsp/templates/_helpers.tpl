@@ -1,16 +1,52 @@
-{{/* The labels by which the Service and the StatefulSet know the pod. They can never change. */}}
-{{- define "meridio-nsp.selectorLabels" -}}
+{{/*
+Most templates here take a process: a dict of "root" (the chart's context), "component" (namespace or trench) and, for a
+trench, its "trench".
+*/}}
+
+{{/* The labels of all processes of one kind. */}}
+{{- define "meridio-nsp.kindLabels" -}}
 app.kubernetes.io/name: meridio-nsp
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: namespace
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* The labels by which Service and StatefulSet know the pods of a process. They can never change. */}}
+{{- define "meridio-nsp.selectorLabels" -}}
+{{ include "meridio-nsp.kindLabels" . }}
+{{- with .trench }}
+meridio.nordix.org/trench: {{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "meridio-nsp.labels" -}}
 {{ include "meridio-nsp.selectorLabels" . }}
 app.kubernetes.io/part-of: meridio
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Names of a process's objects: those of Meridio 1.x. */}}
+{{- define "meridio-nsp.name" -}}
+{{ empty .trench | ternary "nsp" (printf "nsp-%s" .trench) }}
+{{- end }}
+
+{{- define "meridio-nsp.service" -}}
+{{ empty .trench | ternary "nsp-service" (printf "nsp-service-%s" .trench) }}
+{{- end }}
+
+{{/* A trench process may be called anything, so its account has a prefix of its own. */}}
+{{- define "meridio-nsp.account" -}}
+{{ empty .trench | ternary "nsp-namespace" (printf "nsp-trench-%s" .trench) }}
+{{- end }}
+
+{{/* The target namespaces other than the release's own, as a JSON list. */}}
+{{- define "meridio-nsp.targetNamespaces" -}}
+{{- if kindIs "slice" .Values.serviceFication.targetNamespaces -}}
+{{ without (uniq .Values.serviceFication.targetNamespaces) .Release.Namespace | sortAlpha | toJson }}
+{{- else -}}
+[]
+{{- end -}}
 {{- end }}
 
 {{/* A probe of the named health service. The binary is its own health probe under that name. */}}
