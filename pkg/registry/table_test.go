@@ -137,18 +137,21 @@ func TestIdentifiers(t *testing.T) {
 		require.Len(t, c, 2)
 		require.Equal(t, 1, tab.blocked)
 	})
-	t.Run("plain DISABLED blocks nobody", func(t *testing.T) {
+}
+
+func TestWhoBlocksNobody(t *testing.T) {
+	t.Run("plain DISABLED", func(t *testing.T) {
 		tab := newTable(1)
 		tab.register(want(t, "x", "10.0.0.1", "7", Disabled))
 		require.Equal(t, Enabled, enable(t, tab, "x", "10.0.0.2", "7").Status)
 	})
-	t.Run("no number blocks nobody", func(t *testing.T) {
+	t.Run("no number", func(t *testing.T) {
 		tab := newTable(1)
 		for i, id := range []string{"", "0", "abc", "-1", "4294967296", "7.0", " 7", "", "0", "abc"} {
 			require.Equal(t, Enabled, enable(t, tab, "x", "10.0.0."+strconv.Itoa(i), id).Status, id)
 		}
 	})
-	t.Run("streams are apart", func(t *testing.T) { // P16 P28
+	t.Run("another stream", func(t *testing.T) { // P16 P28
 		tab := newTable(1)
 		for _, st := range []stream.Key{
 			{Trench: "t", Conduit: "c", Name: "x"}, {Trench: "t", Conduit: "c", Name: "y"},
@@ -162,7 +165,7 @@ func TestIdentifiers(t *testing.T) {
 		}
 		require.Len(t, tab.entries, 4)
 	})
-	t.Run("expiring together enables nobody who goes too", func(t *testing.T) {
+	t.Run("who goes at the same time", func(t *testing.T) {
 		tab := newTable(1)
 		a := enable(t, tab, "x", "10.0.0.1", "7")
 		b := enable(t, tab, "x", "10.0.0.2", "7")
@@ -215,76 +218,95 @@ func TestRememberIsForOneLife(t *testing.T) {
 	require.False(t, tab.entries[e.Key].Memory.Listed)
 }
 
-// TestTableModel compares the table with a slow and plain model, through commits and rollbacks, and checks that the
-// changes and the batches it gives out add up to its state.
+// twins are a table and a slow and plain model of it, which are told the same.
+type twins struct {
+	table *table
+	model model
+	next  uint64
+	// saved is what rollback goes back to.
+	saved     model
+	savedNext uint64
+	// told are the changes since the last commit; seen and stored are what changes and batches add up to.
+	told         []Change
+	seen, stored map[Key]*Entry
+}
+
+func (w *twins) register(t *rapid.T) {
+	e := want(t, rapid.SampledFrom([]string{"x", "y"}).Draw(t, "stream"),
+		rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1/24"}).Draw(t, "ip"),
+		rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "identifier"),
+		rapid.SampledFrom([]Status{Enabled, Enabled, Enabled, Disabled, Any, 7}).Draw(t, "status"))
+	e.Caller.PodUID = rapid.SampledFrom([]string{"", "u"}).Draw(t, "pod")
+	w.next = w.model.register(e, w.next)
+	w.told = append(w.told, w.table.register(e)...)
+}
+
+func (w *twins) remove(t *rapid.T) {
+	keys := slices.SortedFunc(maps.Keys(w.model), func(a, b Key) int { return byID(w.model[a], w.model[b]) })
+	if len(keys) == 0 {
+		return
+	}
+	gone := rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 1, 2, rapid.ID).Draw(t, "keys")
+	for _, k := range gone {
+		delete(w.model, k)
+	}
+	w.model.promote()
+	w.told = append(w.told, w.table.expire(gone)...)
+}
+
+func (w *twins) remember(t *rapid.T) {
+	id := rapid.Uint64Range(1, w.next).Draw(t, "id")
+	w.table.remember(id, Memory{Reason: "r"})
+	for _, e := range w.model {
+		if e.ID == id {
+			e.Memory.Reason = "r"
+		}
+	}
+}
+
+func (w *twins) commit(t *rapid.T) {
+	b, later := w.table.staged()
+	for _, k := range b.Delete {
+		require.Contains(t, w.stored, k)
+		delete(w.stored, k)
+	}
+	for _, e := range append(b.Put, later...) {
+		w.stored[e.Key] = e
+	}
+	for _, c := range w.told {
+		if c.New == nil {
+			delete(w.seen, c.Old.Key)
+		} else {
+			w.seen[c.New.Key] = c.New
+		}
+	}
+	w.table.commit()
+	w.told, w.saved, w.savedNext = nil, w.model.clone(), w.next
+	require.Equal(t, w.table.entries, w.stored)
+	require.ElementsMatch(t, slices.Collect(maps.Keys(w.table.entries)), slices.Collect(maps.Keys(w.seen)))
+	for k, e := range w.seen {
+		require.True(t, sameClaim(e, w.table.entries[k]))
+	}
+}
+
+func (w *twins) rollback(*rapid.T) {
+	w.table.rollback()
+	w.told, w.model, w.next = nil, w.saved.clone(), w.savedNext
+}
+
+// TestTableModel compares the table with a model, through commits and rollbacks, and checks that the changes and the batches
+// it gives out add up to its state.
 func TestTableModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tab, m := newTable(1), model{}
-		seen, stored := map[Key]*Entry{}, map[Key]*Entry{}
-		var told []Change
-		next, saved, savedNext := uint64(1), model{}, uint64(1)
+		w := &twins{
+			table: newTable(1), model: model{}, next: 1, saved: model{}, savedNext: 1,
+			seen: map[Key]*Entry{}, stored: map[Key]*Entry{},
+		}
 		t.Repeat(map[string]func(*rapid.T){
-			"register": func(t *rapid.T) {
-				e := want(t, rapid.SampledFrom([]string{"x", "y"}).Draw(t, "stream"),
-					rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1/24"}).Draw(t, "ip"),
-					rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "identifier"),
-					rapid.SampledFrom([]Status{Enabled, Enabled, Enabled, Disabled, Any, 7}).Draw(t, "status"))
-				e.Caller.PodUID = rapid.SampledFrom([]string{"", "u"}).Draw(t, "pod")
-				next = m.register(e, next)
-				told = append(told, tab.register(e)...)
-			},
-			"remove": func(t *rapid.T) {
-				keys := slices.SortedFunc(maps.Keys(m), func(a, b Key) int { return byID(m[a], m[b]) })
-				if len(keys) == 0 {
-					return
-				}
-				gone := rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 1, 2, rapid.ID).Draw(t, "keys")
-				for _, k := range gone {
-					delete(m, k)
-				}
-				m.promote()
-				told = append(told, tab.expire(gone)...)
-			},
-			"remember": func(t *rapid.T) {
-				id := rapid.Uint64Range(1, next).Draw(t, "id")
-				tab.remember(id, Memory{Reason: "r"})
-				for _, e := range m {
-					if e.ID == id {
-						e.Memory.Reason = "r"
-					}
-				}
-			},
-			"commit": func(t *rapid.T) {
-				b, later := tab.staged()
-				for _, k := range b.Delete {
-					require.Contains(t, stored, k)
-					delete(stored, k)
-				}
-				for _, e := range append(b.Put, later...) {
-					stored[e.Key] = e
-				}
-				for _, c := range told {
-					if c.New == nil {
-						delete(seen, c.Old.Key)
-					} else {
-						seen[c.New.Key] = c.New
-					}
-				}
-				tab.commit()
-				told, saved, savedNext = nil, m.clone(), next
-				require.Equal(t, tab.entries, stored)
-				require.ElementsMatch(t, slices.Collect(maps.Keys(tab.entries)), slices.Collect(maps.Keys(seen)))
-				for k, e := range seen {
-					require.True(t, sameClaim(e, tab.entries[k]))
-				}
-			},
-			"rollback": func(*rapid.T) {
-				tab.rollback()
-				told, m, next = nil, saved.clone(), savedNext
-			},
+			"register": w.register, "remove": w.remove, "remember": w.remember, "commit": w.commit, "rollback": w.rollback,
 			"": func(t *rapid.T) {
-				require.Equal(t, m.list(), tab.all())
-				checkIndexes(t, tab)
+				require.Equal(t, w.model.list(), w.table.all())
+				checkIndexes(t, w.table)
 			},
 		})
 	})
