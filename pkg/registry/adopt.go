@@ -75,6 +75,7 @@ func (t *table) adoptAll(wanted []Entry, replace []string) Adopted {
 	}
 	for _, e := range wanted {
 		old := t.entries[e.Key]
+		e.Reserved = old != nil && old.Reserved && old.Identifier == e.Identifier
 		switch {
 		case old == nil:
 			e.ID = t.nextID

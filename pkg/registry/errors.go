@@ -9,6 +9,10 @@ var (
 	ErrStore = errors.New("registry store failed")
 	// ErrStopped is returned once the registry has ended; the operation had no effect.
 	ErrStopped = errors.New("registry has stopped")
+	// ErrFull is wrapped where every identifier of a stream is taken.
+	ErrFull = errors.New("no identifier is free")
+	// ErrWithdrawn is wrapped where a target was unregistered while it waited for an identifier.
+	ErrWithdrawn = errors.New("target was unregistered meanwhile")
 	// ErrLost is wrapped by a store that had to start from nothing: the registry writes all it knows once more.
 	ErrLost = errors.New("stored registrations lost")
 )

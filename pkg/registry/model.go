@@ -68,6 +68,8 @@ type Entry struct {
 	Status Status
 	// Blocked is set where Enabled was asked and another entry holds the identifier; Status is Disabled meanwhile.
 	Blocked bool
+	// Reserved is set where Reserve gave the entry its identifier and it has kept that since: it holds it also while Disabled.
+	Reserved bool
 	// Identifier is the number in the context, 0 where there is none or it is no number of 1 and above.
 	Identifier uint32
 	// Caller is that of the latest Register.
@@ -95,6 +97,11 @@ type Change struct {
 	Registered bool
 	// Restored is set where a Restore is the cause, also where it changed nothing.
 	Restored bool
+	// Reserved is set where a Reserve is the cause, also where it changed nothing.
+	Reserved bool
 	// Expired is set where a lease ran out.
 	Expired bool
+	// Waiting is set where this is about no entry: New, which has neither ID nor identifier, is what a caller of Reserve waits
+	// for, and Old alone is what nobody waits for any more.
+	Waiting bool
 }

@@ -48,6 +48,8 @@ type Round struct {
 	Expired int
 	// Entries are there now, Waiting of them blocked.
 	Entries, Waiting int
+	// Queued callers of Reserve wait for an identifier.
+	Queued int
 	// Store is the time that the store took, 0 where there was nothing to write; Err is its failure.
 	Store time.Duration
 	Err   error
@@ -58,13 +60,16 @@ type Registry struct {
 	cfg           Config
 	queue         chan *operation
 	lazy          lazy
+	hints         hints
 	registrations atomic.Uint64
 	// stopped is closed when Run has ended.
 	stopped chan struct{}
 
 	// What follows belongs to Load and then to Run.
-	table   *table
-	leases  *Leases
+	table  *table
+	leases *Leases
+	// waits are the leases of those who wait for an identifier.
+	waits   *Leases
 	ticked  time.Time
 	batch   []*operation
 	failing bool
@@ -91,8 +96,8 @@ func New(cfg Config) *Registry {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Registry{
-		cfg: cfg, queue: make(chan *operation), lazy: newLazy(), stopped: make(chan struct{}),
-		table: newTable(1), leases: NewLeases(cfg.Timeout),
+		cfg: cfg, queue: make(chan *operation), lazy: newLazy(), hints: newHints(), stopped: make(chan struct{}),
+		table: newTable(1), leases: NewLeases(cfg.Timeout), waits: NewLeases(cfg.Timeout),
 		dirty: map[uint64]struct{}{}, documents: map[string][]byte{},
 	}
 }
@@ -197,6 +202,8 @@ func (r *Registry) Run(ctx context.Context) error {
 			r.round(work, r.collect(o))
 		case <-ticker.C:
 			r.tick(work)
+		case <-r.hints.wake:
+			r.round(work, []*operation{r.own(work, r.hints.take())})
 		case <-r.lazy.wake:
 			if flush == nil {
 				flush = time.After(lazyDelay)
@@ -223,21 +230,27 @@ func outlive(parent context.Context, by time.Duration) (context.Context, context
 	return ctx, cancel
 }
 
+// own is an operation that no caller asked for.
+func (r *Registry) own(ctx context.Context, apply func(*table) []Change) *operation {
+	return &operation{ctx: ctx, apply: apply, done: make(chan struct{})}
+}
+
 // tick ends the leases that ran out. What is queued goes first: it may hold the refresh.
 func (r *Registry) tick(ctx context.Context) {
 	r.serve(ctx)
 	now := time.Now()
-	expire := r.leases.Advance(now.Sub(r.ticked))
+	elapsed := now.Sub(r.ticked)
 	r.ticked = now
-	if !expire {
+	r.waits.Advance(elapsed)
+	if len(r.table.waiters) > 0 {
+		due := r.waits.Due()
+		r.round(ctx, []*operation{r.own(ctx, func(t *table) []Change { return t.reconsider(due) })})
+	}
+	if !r.leases.Advance(elapsed) {
 		return
 	}
 	if keys := r.leases.Due(); len(keys) > 0 {
 		r.cfg.Log.InfoContext(ctx, "registrations were not refreshed in time", "count", len(keys), "first", keys[0].Addrs)
-		r.round(ctx, []*operation{{
-			ctx:   ctx,
-			apply: func(t *table) []Change { return t.expire(keys) },
-			done:  make(chan struct{}),
-		}})
+		r.round(ctx, []*operation{r.own(ctx, func(t *table) []Change { return t.expire(keys) })})
 	}
 }

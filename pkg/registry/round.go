@@ -57,6 +57,7 @@ func (r *Registry) round(ctx context.Context, ops []*operation) {
 	if stats.Store, stats.Err = r.commit(ctx); stats.Err != nil {
 		changes = r.salvage(ops, stats.Err)
 	}
+	changes = append(changes, r.table.waitingChanges()...)
 	r.settle(ctx, changes, &stats)
 	if len(changes) > 0 && r.cfg.Sink != nil {
 		r.cfg.Sink.Registered(ctx, changes)
@@ -64,6 +65,7 @@ func (r *Registry) round(ctx context.Context, ops []*operation) {
 	for _, o := range ops {
 		close(o.done)
 	}
+	r.table.deliver()
 	clear(ops)
 	r.report(ctx, stats)
 }
@@ -140,7 +142,7 @@ func (r *Registry) salvage(ops []*operation, failure error) []Change {
 func (r *Registry) excuse(changes []Change) {
 	for _, c := range changes {
 		switch {
-		case !c.Registered:
+		case !c.Registered && !c.Reserved:
 		case c.Old != nil:
 			r.leases.Renew(c.Old.Key)
 		default:
@@ -154,12 +156,16 @@ func (r *Registry) settle(ctx context.Context, changes []Change, stats *Round) {
 	r.registrations.Store(r.table.registrations)
 	for _, c := range changes {
 		switch {
+		case c.Waiting && c.New == nil:
+			r.waits.Drop(c.Old.Key)
+		case c.Waiting:
+			r.waits.Renew(c.New.Key)
 		case c.New == nil:
 			r.leases.Drop(c.Old.Key)
 			if r.table.entries[c.Old.Key] == nil {
 				delete(r.table.registered, c.Old.Key)
 			}
-		case c.Registered, c.Restored:
+		case c.Registered, c.Restored, c.Reserved:
 			r.leases.Renew(c.New.Key)
 		}
 		if c.Expired {
@@ -188,7 +194,7 @@ func (r *Registry) report(ctx context.Context, stats Round) {
 		r.failing = false
 	}
 	if r.cfg.Observe != nil {
-		stats.Entries, stats.Waiting = len(r.table.entries), r.table.blocked
+		stats.Entries, stats.Waiting, stats.Queued = len(r.table.entries), r.table.blocked, len(r.table.waiters)
 		r.cfg.Observe(stats)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// slot is one identifier of one stream: at most one entry holds it.
+// slot is one identifier of one stream: at most one entry holds it, being enabled or reserved.
 type slot struct {
 	scope      string
 	stream     stream.Key
@@ -34,6 +34,7 @@ type table struct {
 	// whoever registers is alive, whatever the store says.
 	registrations uint64
 	registered    map[Key]uint64
+	reservations
 }
 
 func newTable(nextID uint64) *table {
@@ -41,6 +42,7 @@ func newTable(nextID uint64) *table {
 	return &table{
 		entries: map[Key]*Entry{}, ids: map[uint64]*Entry{}, holders: map[slot]*Entry{}, waiting: map[slot][]*Entry{},
 		nextID: nextID, before: map[Key]*Entry{}, firstID: nextID, registered: map[Key]uint64{},
+		reservations: newReservations(),
 	}
 }
 
@@ -76,6 +78,7 @@ func (t *table) register(want Entry) []Change {
 		t.nextID++
 	} else {
 		want.ID, want.Memory = old.ID, old.Memory
+		want.Reserved = old.Reserved && old.Identifier == want.Identifier
 		t.arbitrate(&want)
 	}
 	if old != nil && sameClaim(old, &want) && old.Caller == want.Caller {
@@ -83,11 +86,13 @@ func (t *table) register(want Entry) []Change {
 	}
 	e := &want
 	t.put(e)
+	t.content(e)
 	return append([]Change{{Old: old, New: e, Registered: true}}, t.promote(old)...)
 }
 
-// unregister removes the entry of a key, if there is one.
+// unregister removes the entry of a key, if there is one, and who waits for one under that key.
 func (t *table) unregister(k Key) []Change {
+	t.withdraw(k)
 	return t.remove([]Key{k}, false)
 }
 
@@ -123,27 +128,33 @@ func (t *table) remember(id uint64, m Memory) {
 // arbitrate blocks an entry that asks to be enabled while another one holds its slot.
 func (t *table) arbitrate(e *Entry) {
 	s, ok := slotOf(e)
-	if !ok || e.Status != Enabled {
+	if h := t.holders[s]; !ok || h == nil || h.Key == e.Key {
 		return
 	}
-	if h := t.holders[s]; h != nil && h.Key != e.Key {
+	e.Reserved = false
+	if e.Status == Enabled {
 		e.Status, e.Blocked = Disabled, true
 	}
 }
 
-// promote enables the oldest entry that waits for the slot that left held, if that is free now.
+// promote gives the slot that left held, if that is free now, to the oldest entry that waits for it, else to whoever waits for
+// any slot of the stream: the entry has no other way to become enabled.
 func (t *table) promote(left *Entry) []Change {
 	if left == nil {
 		return nil
 	}
 	s, ok := slotOf(left)
-	if !ok || t.holders[s] != nil || len(t.waiting[s]) == 0 {
+	if !ok || t.holders[s] != nil {
 		return nil
+	}
+	if len(t.waiting[s]) == 0 {
+		return t.admit(s.stream)
 	}
 	old := t.waiting[s][0]
 	e := *old
 	e.Status, e.Blocked = Enabled, false
 	t.put(&e)
+	t.content(&e)
 	return []Change{{Old: old, New: &e}}
 }
 
@@ -168,6 +179,7 @@ func (t *table) staged() (b Batch, later []*Entry) {
 func (t *table) commit() {
 	clear(t.before)
 	t.firstID = t.nextID
+	t.keepAnswers()
 }
 
 func (t *table) rollback() {
@@ -183,6 +195,7 @@ func (t *table) rollback() {
 	}
 	clear(t.before)
 	t.nextID = t.firstID
+	t.dropAnswers()
 }
 
 // all entries, in the order of their IDs.
@@ -217,7 +230,7 @@ func (t *table) link(e *Entry) {
 		at, _ := slices.BinarySearchFunc(t.waiting[s], e, byID)
 		t.waiting[s] = slices.Insert(t.waiting[s], at, e)
 		t.blocked++
-	case ok && e.Status == Enabled:
+	case holds(e):
 		t.holders[s] = e
 	}
 }
@@ -235,6 +248,7 @@ func (t *table) unlink(e *Entry) {
 		}
 	case ok && t.holders[s] == e:
 		delete(t.holders, s)
+		t.freed(s)
 	}
 }
 
@@ -243,9 +257,16 @@ func slotOf(e *Entry) (slot, bool) {
 	return slot{e.Scope, e.Stream, e.Identifier}, e.Type == Default && e.Identifier != 0
 }
 
-// sameClaim compares what clients see of two entries of one key.
+// holds tells whether an entry has its slot for itself.
+func holds(e *Entry) bool {
+	_, ok := slotOf(e)
+	return ok && (e.Status == Enabled || e.Reserved)
+}
+
+// sameClaim compares what clients see of two entries of one key, and what they rely on.
 func sameClaim(a, b *Entry) bool {
-	return a.Status == b.Status && a.Blocked == b.Blocked && slices.Equal(a.IPs, b.IPs) && maps.Equal(a.Context, b.Context)
+	return a.Status == b.Status && a.Blocked == b.Blocked && a.Reserved == b.Reserved &&
+		slices.Equal(a.IPs, b.IPs) && maps.Equal(a.Context, b.Context)
 }
 
 func byID(a, b *Entry) int { return cmp.Compare(a.ID, b.ID) }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -16,8 +17,8 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// writerEnv makes the test binary a process that registers targets in the file it names and prints each address once it
-// is acknowledged.
+// writerEnv makes the test binary a process that registers targets and reserves identifiers in the file it names, and prints each
+// address, and the identifier, once it is acknowledged.
 const writerEnv = "TEST_REGISTRY_WRITER"
 
 // TestKilledWhileWriting // P20
@@ -32,9 +33,13 @@ func TestKilledWhileWriting(t *testing.T) {
 		saved, err := s.Load(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
-		stored := map[string]bool{}
+		stored, reserved := map[string]bool{}, map[string]bool{}
 		for _, e := range saved.Entries {
-			stored[e.IPs[0]] = true
+			id := e.Context["identifier"]
+			stored[e.IPs[0]+" "+id] = true
+			require.Equal(t, id != "", e.Reserved)
+			require.False(t, e.Reserved && reserved[id], "%s is reserved twice", id)
+			reserved[id] = true
 		}
 		for ip := range acknowledged {
 			require.True(t, stored[ip], "%s was acknowledged and is lost", ip)
@@ -71,6 +76,7 @@ func writeUntilKilled(path string) {
 		panic(err)
 	}
 	r := registry.New(registry.Config{Store: s, Namespace: "ns"})
+	r.SetLimits("t", map[stream.Key]uint32{{Namespace: "ns", Trench: "t", Conduit: "c", Name: "s"}: 1 << 20})
 	saved, err := r.Load(ctx)
 	if err != nil {
 		panic(err)
@@ -81,11 +87,19 @@ func writeUntilKilled(path string) {
 		go func() {
 			for i := 0; ; i++ {
 				ip := fmt.Sprintf("fd00::%x:%x:%x", saved.NextID, worker, i)
-				if err := r.Register(ctx, target(ip), registry.Caller{}); err != nil {
+				line, err := ip+" ", error(nil)
+				if worker%2 == 0 {
+					err = r.Register(ctx, target(ip), registry.Caller{})
+				} else {
+					var id uint32
+					id, err = r.Reserve(ctx, target(ip), registry.Caller{}, false)
+					line += strconv.Itoa(int(id))
+				}
+				if err != nil {
 					panic(err)
 				}
 				out.Lock()
-				fmt.Println(ip)
+				fmt.Println(line)
 				out.Unlock()
 			}
 		}()

@@ -40,7 +40,7 @@ func (d *database) putEntry(ctx context.Context, e *registry.Entry) error {
 		return err
 	}
 	_, err := d.put.ExecContext(ctx, int64(e.ID), e.Scope, e.Type, e.Stream.Namespace, e.Stream.Trench, e.Stream.Conduit,
-		e.Stream.Name, e.Addrs, string(ips), string(context), e.Status, e.Blocked, string(peer), e.Caller.PodUID, string(memory))
+		e.Stream.Name, e.Addrs, string(ips), string(context), e.Status, e.Blocked, e.Reserved, string(peer), e.Caller.PodUID, string(memory))
 	return err
 }
 
@@ -88,7 +88,7 @@ func (d *database) loadEntries(ctx context.Context, saved *registry.Saved) (map[
 		var r row
 		e := &r.Entry
 		err := rows.Scan(&r.id, &e.Scope, &e.Type, &e.Stream.Namespace, &e.Stream.Trench, &e.Stream.Conduit, &e.Stream.Name,
-			&e.Addrs, &r.ips, &r.context, &e.Status, &e.Blocked, &r.peer, &e.Caller.PodUID, &r.memory)
+			&e.Addrs, &r.ips, &r.context, &e.Status, &e.Blocked, &e.Reserved, &r.peer, &e.Caller.PodUID, &r.memory)
 		if err == nil {
 			err = r.decode()
 		}

@@ -31,15 +31,17 @@ CREATE TABLE documents (
 	name TEXT PRIMARY KEY,
 	data BLOB NOT NULL
 ) STRICT;
+`, `
+ALTER TABLE entries ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;
 `}
 
 const (
-	selectEntries = `SELECT id, scope, type, namespace, trench, conduit, stream, addrs, ips, context, status, blocked, peer, pod_uid, memory
-		FROM entries ORDER BY id`
+	selectEntries = `SELECT id, scope, type, namespace, trench, conduit, stream, addrs, ips, context, status, blocked, reserved,
+		peer, pod_uid, memory FROM entries ORDER BY id`
 	// A key that comes back has a new ID, so the row is replaced rather than updated.
 	putEntry = `INSERT OR REPLACE INTO entries
-		(id, scope, type, namespace, trench, conduit, stream, addrs, ips, context, status, blocked, peer, pod_uid, memory)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+		(id, scope, type, namespace, trench, conduit, stream, addrs, ips, context, status, blocked, reserved, peer, pod_uid, memory)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	deleteEntry = `DELETE FROM entries WHERE addrs = ? AND stream = ? AND conduit = ? AND trench = ? AND namespace = ?
 		AND scope = ? AND type = ?`
 	deleteRow       = `DELETE FROM entries WHERE id = ?`

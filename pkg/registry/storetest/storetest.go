@@ -54,7 +54,7 @@ func testKept(t *testing.T, open Open) {
 	full.Status, full.Blocked = registry.Disabled, true
 	full.Caller = registry.Caller{Peer: netip.MustParseAddr("fd00::1"), PodUID: "uid"}
 	full.Memory = registry.Memory{PodUID: "u", PodName: "n/p", Listed: true, State: 3, Reason: "r", Caused: caused}
-	odd := &registry.Entry{Key: registry.Key{Type: 9, Addrs: `"a;b","c,d"`}, ID: 2, IPs: []string{"a;b", "c,d", ""}, Status: 7}
+	odd := &registry.Entry{Key: registry.Key{Type: 9, Addrs: `"a;b","c,d"`}, ID: 2, IPs: []string{"a;b", "c,d", ""}, Status: 7, Reserved: true}
 	bare := &registry.Entry{Key: registry.Key{Scope: "s", Type: registry.Frontend}, ID: 1 << 40}
 
 	write(t, open, registry.Batch{Put: []*registry.Entry{full, odd, bare}})
