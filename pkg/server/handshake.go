@@ -2,10 +2,12 @@ package server
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -13,42 +15,57 @@ import (
 // errAbandoned ends the handshake of a client that is gone.
 var errAbandoned = errors.New("the client has gone before its handshake")
 
-// orderly are credentials under which only a few handshakes compute at a time, in the order in which their clients came, those
-// that are under way before those that begin.
+// orderly are credentials under which few handshakes are under way at a time, and fewer compute.
 //
 // When ten thousand clients come at once, the scheduler would give each handshake its share, all of them would be through at
-// the same late moment, and clients with less patience would give up the lot. So instead some are through at any moment. The
-// work of a client that gave up meanwhile is not begun. And as handshakes get half of the processors at most, those who are
+// the same late moment, and clients with less patience would give up the lot. So instead some are through at any moment, and the
+// work of a client that gave up meanwhile is not begun. As handshakes get half of the processors at most, those who are
 // connected already do not suffer from those who knock, be they ten thousand friends or somebody who is never let in.
 type orderly struct {
 	credentials.TransportCredentials
-	turns *turns
+	// places are for handshakes that are under way, turns for those that compute.
+	places, turns *semaphore
 }
 
+const (
+	// handshakesUnderWay is how many there are, unless clients are slow.
+	handshakesUnderWay = 64
+	// slowClient is how long a client may keep its place, so that those who fall silent do not keep others out.
+	slowClient = 250 * time.Millisecond
+)
+
 func newOrderly(c credentials.TransportCredentials) *orderly {
-	return &orderly{TransportCredentials: c, turns: newTurns(max(1, runtime.GOMAXPROCS(0)/2))}
+	return &orderly{
+		TransportCredentials: c,
+		// Whoever waited longest is likely to give up next, and whoever came last can be somebody who comes again and again. So
+		// nobody is preferred.
+		places: newSemaphore(handshakesUnderWay, rand.IntN),
+		turns:  newSemaphore(max(1, runtime.GOMAXPROCS(0)/2), func(int) int { return 0 }),
+	}
 }
 
 // Clone implements credentials.TransportCredentials.
 func (o *orderly) Clone() credentials.TransportCredentials {
-	return &orderly{TransportCredentials: o.TransportCredentials.Clone(), turns: o.turns}
+	return &orderly{TransportCredentials: o.TransportCredentials.Clone(), places: o.places, turns: o.turns}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (o *orderly) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	c := &queued{Conn: raw, turns: o.turns}
+	c := &queued{Conn: raw, orderly: o}
 	defer c.finish()
 	return o.TransportCredentials.ServerHandshake(c)
 }
 
-// queued is a connection whose handshake computes only in its turn. While it waits for its client it has none, so clients that
-// fall silent keep nobody waiting. What it writes fits into the buffers of a new connection.
+// queued is a connection whose handshake computes only in its turn. It has none while it waits for its client; what it writes
+// fits into the buffers of a new connection.
 type queued struct {
 	net.Conn
-	turns *turns
+	orderly *orderly
 
 	// These are used by the goroutine of the handshake, which ends before others read.
-	began, has, done bool
+	began, turn, done bool
+	// leave gives the place back, once.
+	leave func()
 	// ahead was read and is not handed out yet: TLS asks for few bytes at a time, and a turn is for all that the client said.
 	ahead []byte
 }
@@ -70,32 +87,47 @@ func (c *queued) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// hear waits for what the client says, and then for a turn.
+// hear waits for what the client says, and then for a place and a turn.
 func (c *queued) hear() error {
-	c.release()
+	c.rest()
 	b := make([]byte, 4<<10)
 	n, err := c.Conn.Read(b)
 	if err != nil {
 		return err
 	}
-	c.turns.take(c.began)
-	c.has = true
-	if !c.began && gone(c.Conn) {
-		return errAbandoned
+	if !c.began {
+		c.began = true
+		c.enter()
+		if gone(c.Conn) {
+			return errAbandoned
+		}
 	}
-	c.began, c.ahead = true, b[:n]
+	c.orderly.turns.take()
+	c.turn, c.ahead = true, b[:n]
 	return nil
 }
 
-func (c *queued) release() {
-	if c.has {
-		c.has = false
-		c.turns.give()
+// enter waits for a place.
+func (c *queued) enter() {
+	places := c.orderly.places
+	places.take()
+	c.leave = sync.OnceFunc(places.give)
+	time.AfterFunc(slowClient, c.leave)
+}
+
+// rest gives the turn back.
+func (c *queued) rest() {
+	if c.turn {
+		c.turn = false
+		c.orderly.turns.give()
 	}
 }
 
 func (c *queued) finish() {
-	c.release()
+	c.rest()
+	if c.leave != nil {
+		c.leave()
+	}
 	c.done = true
 }
 
@@ -118,59 +150,41 @@ func gone(c net.Conn) bool {
 	return ended || err != nil
 }
 
-// turns are given to those who wait in order, to the urgent ones first.
-type turns struct {
-	mu            sync.Mutex
-	free          int
-	urgent, first queue
+// semaphore lets so many in at a time. Of those who wait the next one is picked by number; they are in the order in which they
+// came as long as the first one is picked.
+type semaphore struct {
+	pick func(n int) int
+
+	mu      sync.Mutex
+	free    int
+	waiting []chan struct{}
 }
 
-func newTurns(n int) *turns { return &turns{free: n} }
+func newSemaphore(n int, pick func(n int) int) *semaphore { return &semaphore{free: n, pick: pick} }
 
-// take waits for a turn.
-func (t *turns) take(urgent bool) {
-	t.mu.Lock()
-	if t.free > 0 {
-		t.free--
-		t.mu.Unlock()
+func (s *semaphore) take() {
+	s.mu.Lock()
+	if s.free > 0 {
+		s.free--
+		s.mu.Unlock()
 		return
 	}
 	mine := make(chan struct{})
-	if urgent {
-		t.urgent.push(mine)
-	} else {
-		t.first.push(mine)
-	}
-	t.mu.Unlock()
+	s.waiting = append(s.waiting, mine)
+	s.mu.Unlock()
 	<-mine
 }
 
-// give passes a turn on.
-func (t *turns) give() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next, ok := t.urgent.pop()
-	if !ok {
-		next, ok = t.first.pop()
-	}
-	if !ok {
-		t.free++
+func (s *semaphore) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		s.free++
 		return
 	}
-	close(next)
-}
-
-// queue is first in, first out.
-type queue struct{ waiting []chan struct{} }
-
-func (q *queue) push(c chan struct{}) { q.waiting = append(q.waiting, c) }
-
-func (q *queue) pop() (chan struct{}, bool) {
-	if len(q.waiting) == 0 {
-		return nil, false
-	}
-	c := q.waiting[0]
-	q.waiting[0] = nil
-	q.waiting = q.waiting[1:]
-	return c, true
+	i := s.pick(len(s.waiting))
+	close(s.waiting[i])
+	s.waiting[i] = s.waiting[0]
+	s.waiting[0] = nil
+	s.waiting = s.waiting[1:]
 }

@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,9 +76,9 @@ func shakers(t *testing.T, creds *orderly) (address string, results chan error) 
 // Clients that fall silent, before or in the middle of their handshakes, keep nobody waiting.
 func TestSilentHandshakesKeepNobodyWaiting(t *testing.T) { // P26
 	server, client := selfSigned(t)
-	address, results := shakers(t, &orderly{TransportCredentials: credentials.NewTLS(server), turns: newTurns(1)})
+	address, results := shakers(t, newOrderly(credentials.NewTLS(server)))
 	hello := helloOf(t, client)
-	for i := range 20 {
+	for i := range 3 * handshakesUnderWay {
 		raw, err := net.Dial("tcp", address)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = raw.Close() })
@@ -109,12 +111,13 @@ func helloOf(t *testing.T, client *tls.Config) []byte {
 	return hello[:n]
 }
 
-// A client that gave up while it waited for its turn costs nothing more; who waits longer comes first.
+// A client that gave up while it waited for a place costs nothing more.
 func TestAbandonedHandshakesAreNotBegun(t *testing.T) { // P26
 	server, client := selfSigned(t)
-	o := &orderly{TransportCredentials: credentials.NewTLS(server), turns: newTurns(1)}
+	o := newOrderly(credentials.NewTLS(server))
+	o.places = newSemaphore(1, mathrand.IntN)
 	address, results := shakers(t, o)
-	o.turns.take(false) // The server is busy.
+	o.places.take() // The server is busy.
 	hello := helloOf(t, client)
 	for i := range 3 {
 		raw, err := net.Dial("tcp", address)
@@ -133,48 +136,68 @@ func TestAbandonedHandshakesAreNotBegun(t *testing.T) { // P26
 		done <- err
 	}()
 	o.waiting(t, 4)
-	o.turns.give()
-	for range 3 {
-		require.ErrorIs(t, <-results, errAbandoned)
+	o.places.give()
+	abandoned := 0
+	for range 4 {
+		if err := <-results; err != nil {
+			require.ErrorIs(t, err, errAbandoned)
+			abandoned++
+		}
 	}
-	require.NoError(t, <-results)
+	require.Equal(t, 3, abandoned)
 	require.NoError(t, <-done)
-	require.Equal(t, 1, o.turns.free)
+	o.places.take() // It was given back.
 }
 
 // waiting waits until so many handshakes wait to begin.
 func (o *orderly) waiting(t *testing.T, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		o.turns.mu.Lock()
-		defer o.turns.mu.Unlock()
-		return len(o.turns.first.waiting) == n
+		o.places.mu.Lock()
+		defer o.places.mu.Unlock()
+		return len(o.places.waiting) == n
 	}, 20*time.Second, time.Millisecond)
 }
 
-func TestTurnsAreTakenInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2)
-		turns.take(false)
-		turns.take(true)
-		var mu sync.Mutex
-		var order []int
-		var all sync.WaitGroup
-		for i := range 10 {
-			all.Go(func() {
-				turns.take(i%2 == 1)
-				mu.Lock()
-				order = append(order, i)
-				mu.Unlock()
-				time.Sleep(time.Second)
-				turns.give()
+func TestSemaphore(t *testing.T) {
+	first := func(int) int { return 0 }
+	for name, pick := range map[string]func(int) int{"in order": first, "at random": mathrand.IntN} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const most, all = 3, 200
+				s := newSemaphore(most, pick)
+				var inside, peak atomic.Int32
+				var order []int
+				var running sync.WaitGroup
+				for i := range all {
+					running.Go(func() {
+						s.take()
+						peak.Store(max(peak.Load(), inside.Add(1)))
+						s.mu.Lock()
+						order = append(order, i)
+						s.mu.Unlock()
+						time.Sleep(time.Second)
+						inside.Add(-1)
+						s.give()
+					})
+					synctest.Wait()
+				}
+				running.Wait()
+				require.Equal(t, int32(most), peak.Load())
+				require.Len(t, order, all)
+				require.Equal(t, most, s.free)
+				require.Equal(t, name == "in order", isNearlySorted(order, most))
 			})
-			synctest.Wait()
+		})
+	}
+}
+
+// isNearlySorted allows for those who are let in at the same moment.
+func isNearlySorted(order []int, most int) bool {
+	for at, i := range order {
+		if i < at-most || i > at+most {
+			return false
 		}
-		turns.give() // One turn, so that the order is one.
-		all.Wait()
-		require.Equal(t, []int{1, 3, 5, 7, 9, 0, 2, 4, 6, 8}, order)
-		turns.give()
-		require.Equal(t, 2, turns.free)
-	})
+	}
+	return true
 }
