@@ -19,6 +19,8 @@ var access = map[string]rule{
 	targetpoolv1.TargetPool_Watch_FullMethodName: anybody,
 	// Load balancers. A source address tells nothing of a pod that is no member.
 	targetpoolv1.TargetFeed_Watch_FullMethodName: anybody,
+	// What is reserved is registered.
+	targetpoolv1.Reservation_Reserve_FullMethodName: anybody,
 	// As in Meridio 1.x.
 	nspv1.TargetRegistry_Register_FullMethodName:             anybody,
 	nspv1.TargetRegistry_Unregister_FullMethodName:           anybody,

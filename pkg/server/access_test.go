@@ -24,6 +24,7 @@ func TestAccessTableIsComplete(t *testing.T) {
 	var served, ruled []string
 	for service, info := range New(Config{
 		Engine: &engine.Engine{}, Targets: &engine.Engine{}, Configuration: NewConfiguration(), Relay: &registry.Registry{},
+		Reservations: &registry.Registry{},
 	}).grpc.GetServiceInfo() {
 		for _, m := range info.Methods {
 			served = append(served, "/"+service+"/"+m.Name)
@@ -59,6 +60,8 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		auth.ErrDenied:                   codes.PermissionDenied,
 		errShared:                        codes.FailedPrecondition,
 		errMismatch:                      codes.FailedPrecondition,
+		registry.ErrFull:                 codes.ResourceExhausted,
+		registry.ErrWithdrawn:            codes.Aborted,
 		registry.ErrStore:                codes.Unavailable,
 		registry.ErrStopped:              codes.Unavailable,
 		engine.ErrStopped:                codes.Unavailable,

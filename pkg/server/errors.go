@@ -34,6 +34,8 @@ var codeOf = []struct {
 	{auth.ErrDenied, codes.PermissionDenied},
 	{errShared, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
+	{registry.ErrFull, codes.ResourceExhausted},
+	{registry.ErrWithdrawn, codes.Aborted},
 	{registry.ErrStore, codes.Unavailable},
 	{registry.ErrStopped, codes.Unavailable},
 	{engine.ErrStopped, codes.Unavailable},

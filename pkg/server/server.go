@@ -66,6 +66,8 @@ type Config struct {
 	// Targets and Registry serve nsp.v1.TargetRegistry; nil leaves it out.
 	Targets  Targets
 	Registry Registry
+	// Reservations serves Reservation; nil leaves it out.
+	Reservations Reserver
 	// Configuration serves nsp.v1.ConfigurationManager; nil leaves it out.
 	Configuration *Configuration
 	// Relay serves the trench processes of TrenchProcesses from Engine; nil leaves it out.
@@ -133,6 +135,9 @@ func (s *Server) register() {
 	}
 	if s.cfg.Targets != nil {
 		nspv1.RegisterTargetRegistryServer(s.grpc, &targetRegistry{server: s})
+	}
+	if s.cfg.Reservations != nil {
+		targetpoolv1.RegisterReservationServer(s.grpc, &reservation{server: s})
 	}
 	if s.cfg.Relay != nil {
 		targetpoolv1.RegisterRelayServer(s.grpc, &relay{server: s})
