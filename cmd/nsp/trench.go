@@ -31,10 +31,19 @@ func beTrench(cmd *cobra.Command) {
 	var cfg nsp.TrenchConfig
 	var level string
 	addProcess(cmd, &cfg.ProcessConfig, &level)
-	cmd.Flags().StringVar(&cfg.ConfigMapName, "config-map-name", nsp.DefaultConfigMap,
+	f := cmd.Flags()
+	f.StringVar(&cfg.ConfigMapName, "config-map-name", nsp.DefaultConfigMap,
 		"ConfigMap with the configuration of the trench; Meridio's operator calls it meridio-configuration-<trench>")
-	cmd.Flags().StringVar(&cfg.NamespaceNSP, "namespace-nsp", "",
+	f.StringVar(&cfg.NamespaceNSP, "namespace-nsp", "",
 		"address of the namespace process, as nsp-service.red:7778: it has the registry, and this process relays; empty stands alone")
+	f.StringVar(&cfg.LinkCA, "namespace-nsp-ca-file", "",
+		"CA that the namespace process must have a certificate of, PEM, with --transport=tls; read again; empty takes the system's")
+	f.StringVar(&cfg.LinkCert, "namespace-nsp-cert-file", "", "certificate to show to the namespace process, PEM, with --transport=tls; read again")
+	f.StringVar(&cfg.LinkKey, "namespace-nsp-key-file", "", "private key of that certificate, PEM; read again")
+	f.StringVar(&cfg.LinkID, "namespace-nsp-id", "", "who the namespace process must be with --transport=spiffe: a SPIFFE ID, or a "+
+		"ServiceAccount as namespace/name; empty takes anybody whom the trust bundles verify")
+	f.StringVar(&cfg.LinkToken, "namespace-nsp-token-file", "",
+		"token of this process's ServiceAccount to show to the namespace process; read again at every call")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.Validate(); err != nil {
 			return usageError{err}

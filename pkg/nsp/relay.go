@@ -7,36 +7,24 @@ import (
 	"strings"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
-	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/relay"
 	"github.com/nordix/meridio-nsp/pkg/server"
 )
 
-// relaying tells whether the trench process has a namespace process behind it.
-func (c *TrenchConfig) relaying() bool { return c.NamespaceNSP != "" }
-
-func (c *TrenchConfig) validateRelay() error {
-	switch {
-	case !c.relaying():
-		return nil
-	case c.trenchName() == "":
-		return fmt.Errorf("--namespace-nsp needs to know the trench: name the ConfigMap %s", config.MapName("<trench>"))
-	case c.transportName() == TLS:
-		return fmt.Errorf("--namespace-nsp does not go with --transport=%s: choose %s, with which each process proves what it is", TLS, SPIFFE)
-	}
-	return nil
-}
-
 // openRelay is openRegistry where a namespace process has the registry.
 func (t *trench) openRelay(ctx context.Context) error {
+	creds, err := t.cfg.credentials(t.transport, t.cfg.transportName())
+	if err != nil {
+		return err
+	}
 	store, err := t.openStore(ctx)
 	if err != nil {
 		return err
 	}
 	t.onClose(func() { _ = store.Close() })
 	t.relay = relay.New(relay.Config{
-		Address: t.cfg.NamespaceNSP, Credentials: t.transport.client, Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(),
-		Store: store, Timeout: t.cfg.EntryTimeout, Log: t.log,
+		Address: t.cfg.NamespaceNSP, Credentials: creds, PerRPC: t.cfg.perRPC(t.cfg.transportName(), t.log),
+		Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(), Store: store, Timeout: t.cfg.EntryTimeout, Log: t.log,
 	})
 	t.metrics.registry.MustRegister(t.relay)
 	t.saved, err = t.relay.Load(ctx)

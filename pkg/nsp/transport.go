@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
 )
@@ -68,8 +67,8 @@ func (c *TransportConfig) validateTransport() error {
 type transport struct {
 	// server are the credentials of the listener; nil is plaintext.
 	server credentials.TransportCredentials
-	// client are those for dialling another process of the NSP; nil where this transport has none.
-	client credentials.TransportCredentials
+	// spiffe is where SVIDs come from; nil with another transport.
+	spiffe *auth.SPIFFE
 	// close is called when nothing uses them any more.
 	close func()
 }
@@ -84,7 +83,7 @@ func openTransport(ctx context.Context, cfg TransportConfig, m *metrics, log *sl
 		return transport{server: server, close: stop}, err
 	default:
 		log.WarnContext(ctx, "the transport is plaintext: anybody on the way can read and change what is said; see --transport")
-		return transport{client: insecure.NewCredentials(), close: func() {}}, nil
+		return transport{close: func() {}}, nil
 	}
 }
 
@@ -99,5 +98,5 @@ func openSPIFFE(ctx context.Context, socket string, m *metrics, log *slog.Logger
 	m.registry.MustRegister(refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "nsp_svid_expiry_timestamp_seconds", Help: "When the SVID of this process expires.",
 	}, func() float64 { return float64(source.Expires().Unix()) }))
-	return transport{server: source.Server(), client: source.Client(), close: source.Close}, nil
+	return transport{server: source.Server(), spiffe: source, close: source.Close}, nil
 }

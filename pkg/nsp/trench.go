@@ -25,16 +25,15 @@ const DefaultConfigMap = "meridio-configuration"
 // TrenchConfig configures a trench process. Its fields are the flags of "nsp trench".
 type TrenchConfig struct {
 	ProcessConfig
+	LinkConfig
 
 	// ConfigMapName is the ConfigMap with the configuration of the trench.
 	ConfigMapName string
-	// NamespaceNSP is the address of the namespace process that has the registry; empty where this process has its own.
-	NamespaceNSP string
 }
 
 // Validate says, in sentences, all that has to be changed.
 func (c *TrenchConfig) Validate() error {
-	err := errors.Join(c.ProcessConfig.Validate(), c.validateRelay())
+	err := errors.Join(c.ProcessConfig.Validate(), c.validateLink())
 	if len(validation.IsDNS1123Subdomain(c.ConfigMapName)) > 0 {
 		err = errors.Join(err, errors.New("--config-map-name is no name of a ConfigMap: write it as "+config.MapName("trench-a")))
 	}

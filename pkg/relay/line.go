@@ -16,6 +16,7 @@ import (
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
 var (
@@ -23,6 +24,8 @@ var (
 	errStep   = errors.New("out of step with the namespace process")
 	// errOpened ends an attempt that had given up waiting for rows: what happened meanwhile has to be told before they count.
 	errOpened = errors.New("the namespace process has begun to answer")
+	// errAged ends a connection before its credentials do.
+	errAged = errors.New("the credentials of the connection expire soon")
 )
 
 // line is one connection to the namespace process.
@@ -35,6 +38,8 @@ type line struct {
 func isAway(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	case codes.Unauthenticated: // it does not say no to the caller of this process, but to this process
 		return true
 	}
 	return false
@@ -83,6 +88,10 @@ func (r *Relay) connect(ctx context.Context) {
 		if errors.Is(err, errOpened) {
 			continue
 		}
+		if errors.Is(err, errAged) {
+			r.changeOver()
+			continue
+		}
 		if wasLive := r.hangUp(); wasLive {
 			failures, said = 0, ""
 			r.cfg.Log.WarnContext(ctx, "the namespace process is away; its last state is served",
@@ -97,10 +106,18 @@ func (r *Relay) connect(ctx context.Context) {
 	}
 }
 
+// changeOver holds calls for the next connection: the namespace process is still there.
+func (r *Relay) changeOver() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.line, r.joining = nil, true
+	r.stir()
+}
+
 func (r *Relay) hangUp() (wasLive bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if wasLive = r.line != nil; wasLive {
+	if wasLive = r.tally.since.IsZero(); wasLive {
 		r.tally.lost(time.Now())
 	}
 	r.line, r.joining = nil, false
@@ -121,15 +138,30 @@ func (r *Relay) attempt(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer r.age(func() { cancel(errAged) })()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
 		r.tell(ctx, l)
 	}()
 	err = (&follower{line: l, cancel: cancel}).run(ctx, at)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
 	cancel(err)
 	<-told
 	return err
+}
+
+// age has f called before the credentials expire that go with each call. What it returns stops that.
+func (r *Relay) age(f func()) (stop func()) {
+	if e, ok := r.cfg.PerRPC.(client.Expiring); ok {
+		if d := e.Reopen(); d > 0 {
+			timer := time.AfterFunc(d, f)
+			return func() { timer.Stop() }
+		}
+	}
+	return func() {}
 }
 
 func (r *Relay) dial() (*grpc.ClientConn, error) {
@@ -139,6 +171,9 @@ func (r *Relay) dial() (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: r.cfg.CallTimeout}),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+	}
+	if r.cfg.PerRPC != nil {
+		options = append(options, grpc.WithPerRPCCredentials(r.cfg.PerRPC))
 	}
 	conn, err := grpc.NewClient(r.cfg.Address, append(options, r.cfg.DialOptions...)...)
 	if err != nil {
@@ -290,9 +325,6 @@ func (f *follower) run(ctx context.Context, at position) error {
 	}
 	for {
 		m, err := watch.Recv()
-		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
-			return cause
-		}
 		if err != nil {
 			return err
 		}
@@ -385,8 +417,10 @@ func (f *follower) live() {
 	if r.line == f.line {
 		return
 	}
-	r.tally.found(now)
 	r.line, r.joining = f.line, false
-	r.cfg.Log.Info("the namespace process is there", "address", r.cfg.Address, "registrations", len(r.mirror.rows))
+	if !r.tally.since.IsZero() {
+		r.tally.found(now)
+		r.cfg.Log.Info("the namespace process is there", "address", r.cfg.Address, "registrations", len(r.mirror.rows))
+	}
 	r.stir()
 }

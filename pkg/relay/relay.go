@@ -27,6 +27,9 @@ type Config struct {
 	Address string
 	// Credentials of the transport. Required: plaintext is asked for with insecure.NewCredentials().
 	Credentials credentials.TransportCredentials
+	// PerRPC goes with every call, as a token does; nil is none. Where it is client.Expiring, the connection is made anew before
+	// it expires.
+	PerRPC credentials.PerRPCCredentials
 	// DialOptions come after the relay's own and win over them.
 	DialOptions []grpc.DialOption
 	// Namespace is that of every stream here, Trench the trench of this process.
