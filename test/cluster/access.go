@@ -90,7 +90,7 @@ func (c *Cluster) Apply(ctx context.Context, manifestYAML []byte, dryRun bool) e
 }
 
 func (c *Cluster) kubectl(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
-	path, err := c.kubectlPath(ctx)
+	path, err := c.KubectlPath(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func (c *Cluster) kubectl(ctx context.Context, stdin io.Reader, args ...string) 
 	return stdout.Bytes(), nil
 }
 
-// kubectlPath spares users of an existing cluster the build where they have a kubectl.
-func (c *Cluster) kubectlPath(ctx context.Context) (string, error) {
+// KubectlPath returns the path of a kubectl. It spares users of an existing cluster the build where they have one.
+func (c *Cluster) KubectlPath(ctx context.Context) (string, error) {
 	if c.bin != "" {
 		return filepath.Join(c.bin, "kubectl"), nil
 	}

@@ -87,13 +87,20 @@ func (w *Workload) start(ctx context.Context, set *appsv1.StatefulSet) (*pod, er
 	return p, nil
 }
 
+// program is what an image has.
+func (w *Workload) program(container corev1.Container) (string, error) {
+	name, _, _ := strings.Cut(path.Base(container.Image), ":")
+	if p := w.cfg.Images[name]; p != "" {
+		return p, nil
+	}
+	return "", fmt.Errorf("pulling image %s: there is no %s", container.Image, name)
+}
+
 func (w *Workload) launch(ctx context.Context, set string, p *pod) error {
 	container := p.object.Spec.Containers[0]
-	name := path.Base(container.Image)
-	name, _, _ = strings.Cut(name, ":")
-	program := w.cfg.Images[name]
-	if program == "" {
-		return fmt.Errorf("pulling image %s: there is no %s", container.Image, name)
+	program, err := w.program(container)
+	if err != nil {
+		return err
 	}
 	kubeconfig, err := w.cfg.Cluster.ServiceAccountKubeconfig(ctx, w.cfg.Namespace, p.object.Spec.ServiceAccountName)
 	if err != nil {
@@ -108,7 +115,7 @@ func (w *Workload) launch(ctx context.Context, set string, p *pod) error {
 			return err
 		}
 	}
-	place := w.placement(dir, container)
+	place := w.placement(dir, p.object.Spec.ServiceAccountName, container)
 	if p.readiness, err = readiness(dir, program, container, place); err != nil {
 		return err
 	}
@@ -124,15 +131,15 @@ func (w *Workload) launch(ctx context.Context, set string, p *pod) error {
 }
 
 // placement turns paths of the container into those of this machine, and names of Services into addresses.
-func (w *Workload) placement(dir string, container corev1.Container) *strings.Replacer {
+func (w *Workload) placement(dir, account string, container corev1.Container) *strings.Replacer {
 	var pairs []string
 	for _, mount := range container.VolumeMounts {
 		if mount.Name != "spire-agent-socket" {
 			pairs = append(pairs, mount.MountPath+"/", filepath.Join(dir, mount.Name)+"/")
 		}
 	}
-	if w.cfg.SPIFFESocket != "" {
-		pairs = append(pairs, "unix:///run/spire/sockets/agent.sock", w.cfg.SPIFFESocket)
+	if socket := w.cfg.SPIFFESockets[account]; socket != "" {
+		pairs = append(pairs, "unix:///run/spire/sockets/agent.sock", socket)
 	}
 	if nsp := w.Address("nsp"); nsp != "" {
 		pairs = append(pairs, "nsp-service."+w.cfg.Namespace+":7778", nsp)

@@ -20,7 +20,7 @@ import (
 // interval is between looks at the objects and at the probes.
 const interval = 100 * time.Millisecond
 
-// Config says what is played. All fields are required, except SPIFFESocket.
+// Config says what is played. All fields are required, except SPIFFESockets.
 type Config struct {
 	Cluster *cluster.Cluster
 	// Namespace is the one whose StatefulSets are run.
@@ -29,8 +29,8 @@ type Config struct {
 	Dir string
 	// Images are the programs: an image is known by the last part of its name, without tag.
 	Images map[string]string
-	// SPIFFESocket is the address of the agent for pods that mount one.
-	SPIFFESocket string
+	// SPIFFESockets are the addresses of the agents for pods that mount one, by ServiceAccount.
+	SPIFFESockets map[string]string
 }
 
 // Workload runs the StatefulSets of a namespace, one replica of each.
@@ -116,7 +116,7 @@ func (w *Workload) step(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return w.runTasks(ctx)
 }
 
 func (w *Workload) running() map[string]*pod {
