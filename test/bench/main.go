@@ -30,9 +30,10 @@ type suite struct {
 // suites are all that there are; short ones are smaller.
 func suites(short bool) []suite {
 	out := []suite{{"machine", "what gRPC, TLS and the disk cost here, with a server that does nothing", machine}, {"pods", "real pods, status patch to slice event to delta, beside the same with the fast path off", pods}}
-	sizes, most, legacySizes := []int{100, 1000, 10000}, 10000, []int{100, 1000, 5000, 10000}
+	sizes, most := []int{100, 1000, 10000}, 10000
+	legacySizes, relayedSizes := []int{100, 1000, 5000, 10000}, []int{1000, 5000, 10000}
 	if short {
-		sizes, most, legacySizes = []int{100, 1000}, 1000, []int{100, 1000}
+		sizes, most, legacySizes, relayedSizes = []int{100, 1000}, 1000, []int{100, 1000}, []int{1000}
 	}
 	for _, n := range sizes {
 		out = append(out, suite{
@@ -43,7 +44,13 @@ func suites(short bool) []suite {
 	for _, n := range legacySizes {
 		out = append(out, suite{
 			"legacy-" + strconv.Itoa(n), group(strconv.Itoa(n)) + " targets of Meridio 1.x: Register, refresh, full lists to each load balancer",
-			func(ctx context.Context, w *world) error { return legacy(ctx, w, n) },
+			func(ctx context.Context, w *world) error { return legacy(ctx, w, n, false) },
+		})
+	}
+	for _, n := range relayedSizes {
+		out = append(out, suite{
+			"relay-" + strconv.Itoa(n), "the same with " + group(strconv.Itoa(n)) + " targets through a trench process that relays, and what that adds",
+			func(ctx context.Context, w *world) error { return legacy(ctx, w, n, true) },
 		})
 	}
 	return append(out,

@@ -127,14 +127,24 @@ func (s *server) transport() string {
 
 // startNSP starts a namespace process with an empty registry.
 func (w *world) startNSP(ctx context.Context, namespace, kubeconfig string, tls bool, args ...string) (*server, error) {
+	return w.startProcess(ctx, play.NSPConfig{
+		Namespace: namespace, Kubeconfig: kubeconfig, Args: append([]string{"--authorisation=none", "--log-level=info"}, args...),
+	}, tls)
+}
+
+// startRelay starts the process of the trench, which relays to a namespace process, in plaintext.
+func (w *world) startRelay(ctx context.Context, namespace, kubeconfig string, to *server) (*server, error) {
+	return w.startProcess(ctx, play.NSPConfig{
+		Namespace: namespace, Kubeconfig: kubeconfig, Trench: trench,
+		Args: []string{"--namespace-nsp=" + to.Address(), "--log-level=info"},
+	}, false)
+}
+
+func (w *world) startProcess(ctx context.Context, cfg play.NSPConfig, tls bool) (*server, error) {
 	w.count++
-	dir := filepath.Join(w.dir, "nsp-"+strconv.Itoa(w.count))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making a directory for the namespace process: %w", err)
-	}
-	cfg := play.NSPConfig{
-		Namespace: namespace, Kubeconfig: kubeconfig, Dir: dir, Binary: w.binary,
-		Args: append([]string{"--authorisation=none", "--log-level=info"}, args...),
+	cfg.Binary, cfg.Dir = w.binary, filepath.Join(w.dir, "nsp-"+strconv.Itoa(w.count))
+	if err := os.Mkdir(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making a directory for a process of the NSP: %w", err)
 	}
 	if tls {
 		cfg.Args = append(cfg.Args, w.authority.serverArgs()...)
