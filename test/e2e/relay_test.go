@@ -2,14 +2,23 @@ package e2e
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"math/big"
+	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
@@ -17,6 +26,7 @@ import (
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 	"github.com/nordix/meridio-nsp/test/chart"
 	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/play"
@@ -117,63 +127,194 @@ func TestTrenchRelays(t *testing.T) {
 	s.has()
 }
 
-// identity is a workload API that names its callers by this ServiceAccount, and its credentials.
-func identity(t *testing.T, ca *spiffe.Authority, namespace, account string) (socket string, creds credentials.TransportCredentials) {
-	t.Helper()
-	id, err := ca.SVID("/ns/"+namespace+"/sa/"+account, time.Hour)
-	require.NoError(t, err)
-	agent := spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))
-	require.NoError(t, agent.Issue(id, ca.Bundle()))
-	require.NoError(t, agent.Start(t.Context()))
-	t.Cleanup(func() { _ = agent.Stop() })
-	source, err := auth.OpenSPIFFE(t.Context(), auth.SPIFFEConfig{Socket: agent.Socket(), Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	t.Cleanup(source.Close)
-	return agent.Socket(), source.Client()
+// identity is a workload API that names its callers by one ServiceAccount.
+type identity struct {
+	*testing.T
+	account string // as namespace/sa/name
+	agent   *spiffe.Agent
+	source  *auth.SPIFFE
 }
 
-// The link between the processes is mTLS, and only the ServiceAccounts of trench processes may relay. // P18
-func TestTrenchRelaysBySVID(t *testing.T) {
-	c := cluster.Get(t)
-	namespace := c.Namespace(t)
+func newIdentity(t *testing.T, ca *spiffe.Authority, namespace, account string) *identity {
+	t.Helper()
+	w := &identity{T: t, account: namespace + "/sa/" + account, agent: spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))}
+	require.NoError(t, w.agent.Start(t.Context()))
+	t.Cleanup(func() { _ = w.agent.Stop() })
+	w.issue(ca)
+	var err error
+	w.source, err = auth.OpenSPIFFE(t.Context(), auth.SPIFFEConfig{Socket: w.agent.Socket(), Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(w.source.Close)
+	return w
+}
+
+// issue gives it an SVID of this authority, and has it trust nobody else.
+func (w *identity) issue(ca *spiffe.Authority) {
+	w.Helper()
+	id, err := ca.SVID("/ns/"+w.account, time.Hour)
+	require.NoError(w, err)
+	require.NoError(w, w.agent.Issue(id, ca.Bundle()))
+}
+
+func (w *identity) socket() string { return "--spiffe-endpoint-socket=" + w.agent.Socket() }
+
+// linked are a namespace process and a trench process that relays to it, with an old-style client of each.
+type linked struct {
+	*testing.T
+	namespace     string
+	nsp, trench   *play.NSP
+	there, direct nspv1.TargetRegistryClient
+	directConn    *grpc.ClientConn
+}
+
+// newLinked starts them; both configurations say how they prove themselves.
+func newLinked(t *testing.T, c *cluster.Cluster, namespace string, nsp, trench play.NSPConfig) *linked {
+	t.Helper()
 	require.NoError(t, chart.Install(t.Context(), c, namespace, nil))
 	require.NoError(t, c.Apply(t.Context(), fmt.Appendf(nil, operatorsRole, namespace), false))
 	require.NoError(t, play.Configure(t.Context(), c.Client(), namespace, "trench-a", "conduit-a", map[string]int{"stream-a": 10}))
+	l := &linked{T: t, namespace: namespace}
+	var err error
+	nsp.Namespace, nsp.Dir = namespace, t.TempDir()
+	nsp.Kubeconfig, err = c.ServiceAccountKubeconfig(t.Context(), namespace, chart.ServiceAccount)
+	require.NoError(t, err)
+	l.nsp, err = play.StartNSP(t.Context(), nsp)
+	require.NoError(t, err)
+	t.Cleanup(l.nsp.Stop)
+	cfg := trenchConfig(t.Context(), t, c, namespace)
+	cfg.Credentials, cfg.Args = trench.Credentials, append(trench.Args, "--namespace-nsp="+l.nsp.Address())
+	l.trench, err = play.StartNSP(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(l.trench.Stop)
+	_, l.there = l.dial(l.trench)
+	l.directConn, l.direct = l.dial(l.nsp)
+	return l
+}
+
+func (l *linked) dial(n *play.NSP) (*grpc.ClientConn, nspv1.TargetRegistryClient) {
+	conn, err := n.Dial()
+	require.NoError(l, err)
+	l.Cleanup(func() { _ = conn.Close() })
+	return conn, nspv1.NewTargetRegistryClient(conn)
+}
+
+func (l *linked) within() context.Context {
+	ctx, cancel := context.WithTimeout(l.Context(), patience)
+	l.Cleanup(cancel)
+	return ctx
+}
+
+// frontend registers one at the trench process, and finds it at the namespace process.
+func (l *linked) frontend(number int) {
+	l.Helper()
+	name := fmt.Sprint("fe-", number)
+	_, err := l.there.Register(l.within(), &nspv1.Target{
+		Type: nspv1.Target_FRONTEND, Ips: []string{name}, Context: map[string]string{"identifier": name},
+	}, grpc.WaitForReady(true))
+	require.NoError(l, err, string(l.trench.LogTail()))
+	require.Len(l, l.next(l.frontends(l.direct)), number)
+}
+
+func (l *linked) frontends(of nspv1.TargetRegistryClient) grpc.ServerStreamingClient[nspv1.TargetResponse] {
+	l.Helper()
+	w, err := of.Watch(l.within(), &nspv1.Target{Type: nspv1.Target_FRONTEND, Status: nspv1.Target_ANY}, grpc.WaitForReady(true))
+	require.NoError(l, err)
+	return w
+}
+
+func (l *linked) next(w grpc.ServerStreamingClient[nspv1.TargetResponse]) []*nspv1.Target {
+	l.Helper()
+	list, err := w.Recv()
+	require.NoError(l, err, string(l.trench.LogTail()))
+	return list.GetTargets()
+}
+
+// The link between the processes is mTLS, the namespace process is who it shall be, and only the ServiceAccounts of trench
+// processes may relay. SVIDs and the authority itself are replaced under open watches, and count when the link is made anew. // P18
+func TestTrenchRelaysBySVID(t *testing.T) {
+	c := cluster.Get(t)
+	namespace := c.Namespace(t)
 	ca, err := spiffe.NewAuthority("example.org")
 	require.NoError(t, err)
-	kubeconfig, err := c.ServiceAccountKubeconfig(t.Context(), namespace, chart.ServiceAccount)
-	require.NoError(t, err)
-	socket, stranger := identity(t, ca, namespace, chart.ServiceAccount)
-	nsp, err := play.StartNSP(t.Context(), play.NSPConfig{
-		Namespace: namespace, Kubeconfig: kubeconfig, Dir: t.TempDir(), Credentials: stranger,
-		Args: []string{"--spiffe-endpoint-socket=" + socket, "--trench-process-accounts=" + operatorsAccount},
-	})
-	require.NoError(t, err)
-	t.Cleanup(nsp.Stop)
-	cfg := trenchConfig(t.Context(), t, c, namespace)
-	socket, cfg.Credentials = identity(t, ca, namespace, operatorsAccount)
-	cfg.Args = []string{"--spiffe-endpoint-socket=" + socket, "--namespace-nsp=" + nsp.Address()}
-	trench, err := play.StartNSP(t.Context(), cfg)
-	require.NoError(t, err)
-	t.Cleanup(trench.Stop)
+	nsp, trench := newIdentity(t, ca, namespace, chart.ServiceAccount), newIdentity(t, ca, namespace, operatorsAccount)
+	l := newLinked(t, c, namespace,
+		play.NSPConfig{Credentials: nsp.source.Client(), Args: []string{nsp.socket(), "--trench-process-accounts=" + operatorsAccount}},
+		play.NSPConfig{Credentials: trench.source.Client(), Args: []string{
+			trench.socket(), "--namespace-nsp-id=" + namespace + "/" + chart.ServiceAccount,
+		}})
+	l.frontend(1)
+	_, err = targetpoolv1.NewRelayClient(l.directConn).Position(l.within(), &targetpoolv1.RelayPositionRequest{Trench: "trench-a"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "the client of the namespace process is no trench process")
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	conn, err := trench.Dial()
+	watch := l.frontends(l.there)
+	require.Len(t, l.next(watch), 1)
+	next, err := spiffe.NewAuthority("example.org")
 	require.NoError(t, err)
-	defer conn.Close()
-	frontend := &nspv1.Target{Type: nspv1.Target_FRONTEND, Ips: []string{"fe-1"}, Context: map[string]string{"identifier": "fe-1"}}
-	_, err = nspv1.NewTargetRegistryClient(conn).Register(ctx, frontend)
-	require.NoError(t, err, string(trench.LogTail()))
+	nsp.issue(next)
+	trench.issue(next)
+	l.frontend(2)
+	require.Len(t, l.next(watch), 2, "the watch goes on, and so does the link")
+	l.nsp.Kill()
+	require.NoError(t, l.nsp.Start(t.Context()))
+	l.frontend(3)
+	require.Len(t, l.next(watch), 3, "the link is made of what counts now")
+}
 
-	direct, err := nsp.Dial()
-	require.NoError(t, err)
-	defer direct.Close()
-	watch, err := nspv1.NewTargetRegistryClient(direct).Watch(ctx, &nspv1.Target{Type: nspv1.Target_FRONTEND, Status: nspv1.Target_ANY})
-	require.NoError(t, err)
-	list, err := watch.Recv()
-	require.NoError(t, err)
-	require.Len(t, list.GetTargets(), 1, "the namespace process has it")
-	_, err = targetpoolv1.NewRelayClient(direct).Position(ctx, &targetpoolv1.RelayPositionRequest{Trench: "trench-a"})
-	require.Equal(t, codes.PermissionDenied, status.Code(err))
+// Without SPIFFE certificates from files do, which are replaced likewise.
+func TestTrenchRelaysOverTLS(t *testing.T) {
+	c := cluster.Get(t)
+	namespace := c.Namespace(t)
+	ca := newCertificates(t)
+	args := []string{"--transport=tls", "--tls-cert-file=" + ca.cert, "--tls-key-file=" + ca.key}
+	l := newLinked(t, c, namespace,
+		play.NSPConfig{Credentials: ca.client(), Args: append([]string{"--authorisation=none", "--tls-client-ca-file=" + ca.ca}, args...)},
+		play.NSPConfig{Credentials: ca.client(), Args: append([]string{
+			"--namespace-nsp-ca-file=" + ca.ca, "--namespace-nsp-cert-file=" + ca.cert, "--namespace-nsp-key-file=" + ca.key,
+		}, args...)})
+	l.frontend(1)
+	watch := l.frontends(l.there)
+	require.Len(t, l.next(watch), 1)
+	ca.replace()
+	l.nsp.Kill()
+	require.NoError(t, l.nsp.Start(t.Context()))
+	l.frontend(2)
+	require.Len(t, l.next(watch), 2)
+}
+
+// certificates are files with one certificate that is its own authority.
+type certificates struct {
+	*testing.T
+	cert, key, ca string
+}
+
+func newCertificates(t *testing.T) *certificates {
+	dir := t.TempDir()
+	c := &certificates{t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")}
+	c.replace()
+	return c
+}
+
+func (c *certificates) replace() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(c, err)
+	x := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, x, x, key.Public(), key)
+	require.NoError(c, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(c, err)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	require.NoError(c, os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	require.NoError(c, os.WriteFile(c.cert, certificate, 0o600))
+	require.NoError(c, os.WriteFile(c.ca, certificate, 0o600))
+}
+
+func (c *certificates) client() credentials.TransportCredentials {
+	creds, err := client.TLSFiles{CA: c.ca, Cert: c.cert, Key: c.key}.Credentials()
+	require.NoError(c, err)
+	return creds
 }
