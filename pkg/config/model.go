@@ -1,9 +1,22 @@
 package config
 
-import "github.com/nordix/meridio-nsp/pkg/stream"
+import (
+	"strings"
+
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
 
 // MapName is the name of the ConfigMap of a trench.
 func MapName(trench string) string { return "meridio-configuration-" + trench }
+
+// TrenchOf is the trench that the name of a ConfigMap says; ok is false where it says none.
+func TrenchOf(mapName string) (trench string, ok bool) {
+	trench, ok = strings.CutPrefix(mapName, MapName(""))
+	if !ok || trench == "" {
+		return "", false
+	}
+	return trench, true
+}
 
 // Config is what the configuration of one trench says. It is immutable.
 type Config struct {
@@ -96,6 +109,12 @@ type Gateway struct {
 type BGPAuth struct {
 	Key    string `yaml:"key"`
 	Source string `yaml:"source"`
+}
+
+// NamesAnother tells whether what is in the ConfigMap of this name says that it is another trench's.
+func (c *Config) NamesAnother(mapName string) bool {
+	trench, ok := TrenchOf(mapName)
+	return ok && c.Trench.Name != "" && c.Trench.Name != trench
 }
 
 // MaxTargets has an entry for every stream that sets max-targets, with the given namespace and trench in its key.

@@ -160,15 +160,16 @@ func (c *Configs) changed(t *trenchConfig, data map[string]string, present bool)
 		return
 	}
 	t.live = true
-	if ReadBook(&t.book, data, present, c.cfg.Log.With("namespace", c.cfg.Namespace, "configmap", config.MapName(t.name))) {
+	if ReadBook(&t.book, config.MapName(t.name), data, present, c.cfg.Log.With("namespace", c.cfg.Namespace)) {
 		c.cfg.Save(documentPrefix+t.name, t.book.Document())
 	}
 	c.post(t)
 }
 
-// ReadBook takes what ConfigMapWatch.Changed says into the book, and logs what is wrong. It reports whether the book has
-// another document than before.
-func ReadBook(b *config.Book, data map[string]string, present bool, log *slog.Logger) (news bool) {
+// ReadBook takes what ConfigMapWatch.Changed says of the ConfigMap of this name into the book, and logs what is wrong. It reports
+// whether the book has another document than before.
+func ReadBook(b *config.Book, name string, data map[string]string, present bool, log *slog.Logger) (news bool) {
+	log = log.With("configmap", name)
 	if !present {
 		if c, _ := b.Config(); c != nil {
 			log.Warn("the ConfigMap is gone; its last good configuration stays")
@@ -178,6 +179,11 @@ func ReadBook(b *config.Book, data map[string]string, present bool, log *slog.Lo
 	news, errs := b.Read(data)
 	for _, err := range errs {
 		log.Warn("a key of the ConfigMap is malformed; its last good value stays", "error", err)
+	}
+	// In Meridio 1.x nobody compares. What is inside is served as it is; the registry of a namespace goes by the name.
+	if c, _ := b.Config(); c.NamesAnother(name) {
+		log.Warn("the ConfigMap is named for another trench than the one that it describes; clients of neither are served well",
+			"trench", c.Trench.Name)
 	}
 	return news
 }

@@ -157,6 +157,20 @@ func TestConfigsNeverReadWell(t *testing.T) {
 	require.Equal(t, e.configured(5), posted.take(t, 1)[0])
 }
 
+// The registry goes by the name of the ConfigMap, its readers by what is in it: where these differ somebody has to be told.
+func TestConfigMapOfAnotherTrench(t *testing.T) {
+	var b config.Book
+	log, lines := newLog()
+	read := func(name, text string) { ReadBook(&b, name, map[string]string{config.KeyTrench: text}, true, log) }
+	read(config.MapName(trench), "name: "+trench)
+	read(config.MapName(trench), "")
+	read("meridio-configuration", "name: trench-b")
+	require.Zero(t, lines.count("another trench"))
+	read(config.MapName(trench), "name: trench-b")
+	require.Equal(t, 1, lines.count("another trench"))
+	require.Equal(t, 1, lines.count("configmap=meridio-configuration-trench-a trench=trench-b"))
+}
+
 // A trench that is dropped costs nothing any more, and begins anew when it is wanted again.
 func TestConfigsDropped(t *testing.T) {
 	e := newEnv(t, readConfig(trench))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,10 +41,7 @@ func (c *TrenchConfig) Validate() error {
 
 // trenchName is the name of the trench where its configuration does not say, empty where the ConfigMap's name does not either.
 func (c *TrenchConfig) trenchName() string {
-	name, ok := strings.CutPrefix(c.ConfigMapName, config.MapName(""))
-	if !ok {
-		return ""
-	}
+	name, _ := config.TrenchOf(c.ConfigMapName)
 	return name
 }
 
@@ -133,8 +129,7 @@ func (t *trench) restore() {
 
 // changed takes in what the cluster says. It is called by the watch only.
 func (t *trench) changed(data map[string]string, present bool) {
-	log := t.log.With("namespace", t.cfg.Namespace, "configmap", t.cfg.ConfigMapName)
-	if kube.ReadBook(&t.book, data, present, log) {
+	if kube.ReadBook(&t.book, t.cfg.ConfigMapName, data, present, t.log.With("namespace", t.cfg.Namespace)) {
 		t.documents.SaveDocument(t.document(), t.book.Document())
 	}
 	t.tell()
