@@ -34,7 +34,7 @@ func TestAccessTableIsComplete(t *testing.T) {
 		ruled = append(ruled, method)
 	}
 	require.ElementsMatch(t, served, ruled)
-	require.ErrorIs(t, admit("/targetpool.v1.Inspector/Delete", auth.Caller{Mode: auth.None}), auth.ErrDenied)
+	require.ErrorIs(t, admit(&Config{}, "/targetpool.v1.Inspector/Delete", auth.Caller{Mode: auth.None}), auth.ErrDenied)
 }
 
 func TestInspectorIsForLocalCallers(t *testing.T) {
@@ -48,8 +48,8 @@ func TestInspectorIsForLocalCallers(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "kubectl port-forward")
 
-	require.NoError(t, local(auth.Caller{Mode: auth.None, Addr: netip.MustParseAddr("10.0.0.2")}))
-	require.NoError(t, local(auth.Caller{Mode: auth.PeerAddress}), "a unix socket has no address")
+	require.NoError(t, inspecting(&Config{}, auth.Caller{Mode: auth.None, Addr: netip.MustParseAddr("10.0.0.2")}))
+	require.NoError(t, inspecting(&Config{}, auth.Caller{Mode: auth.PeerAddress}), "a unix socket has no address")
 }
 
 func TestErrorsBecomeCodes(t *testing.T) {

@@ -21,6 +21,8 @@ var (
 	errShared   = errors.New("ambiguous target")
 	errMismatch = errors.New("other NSP")
 	errStopping = errors.New("the NSP is shutting down; connect again")
+	// errTokenEnded ends a stream with the token of its caller.
+	errTokenEnded = auth.Unproven(auth.ExpiredToken, "the token that this was opened with has expired; open again with the next one")
 )
 
 // codeOf says which gRPC code an error becomes; first match.
@@ -32,6 +34,9 @@ var codeOf = []struct {
 	{stream.ErrInvalid, codes.InvalidArgument},
 	{registry.ErrInvalid, codes.InvalidArgument},
 	{auth.ErrDenied, codes.PermissionDenied},
+	{auth.ErrUnproven, codes.Unauthenticated},
+	{auth.ErrTooMany, codes.ResourceExhausted},
+	{auth.ErrUnverified, codes.Unavailable},
 	{errShared, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
 	{registry.ErrFull, codes.ResourceExhausted},

@@ -31,6 +31,9 @@ func (t *targetFeed) Watch(
 	if err != nil {
 		return err
 	}
+	if err := t.server.cfg.mayFeed(auth.From(ss.Context()), conduit); err != nil {
+		return fmt.Errorf("watching conduit %s: %w", conduit, err)
+	}
 	topic, err := t.server.cfg.Engine.Feed(ss.Context(), conduit)
 	if err != nil {
 		return fmt.Errorf("watching conduit %s: %w", conduit, err)

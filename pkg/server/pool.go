@@ -40,6 +40,11 @@ func (t *targetPool) Watch(ss poolStream) error {
 	if err != nil {
 		return fmt.Errorf("watch of %s: %w", workload, err)
 	}
+	caller := auth.From(ss.Context())
+	workload, later, err := speaksFor(caller, workload)
+	if err != nil {
+		return fmt.Errorf("watch of %s: %w", workload, err)
+	}
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
 	assigned, err := t.server.cfg.Engine.Assignments(ctx, workload)
@@ -48,7 +53,7 @@ func (t *targetPool) Watch(ss poolStream) error {
 	}
 	defer assigned.Close()
 	w := &poolWatch{
-		server: t.server, workload: workload, caller: auth.From(ss.Context()), assigned: assigned, send: ss.SendMsg,
+		server: t.server, workload: workload, caller: caller, later: later, assigned: assigned, send: ss.SendMsg,
 		reporter: t.server.cfg.Engine.Reporter(workload),
 	}
 	defer w.reporter.Close()
@@ -165,6 +170,8 @@ type poolWatch struct {
 	server   *Server
 	workload engine.Workload
 	caller   auth.Caller
+	// later is set where the addresses of the workload show whether the caller is it.
+	later    bool
 	assigned *feed.Watcher[engine.Workload, *engine.Assigned]
 	reporter *engine.Reporter
 	send     func(any) error
@@ -181,12 +188,7 @@ type poolWatch struct {
 }
 
 func (w *poolWatch) run(ctx context.Context, first *engine.Report) error {
-	if w.workload.Addr.IsValid() {
-		if err := w.caller.SpeaksForAddress(w.workload.Addr); err != nil {
-			return err
-		}
-	}
-	if w.caller.Mode == auth.None {
+	if !w.later {
 		w.prove()
 	}
 	w.hear(first)
@@ -242,7 +244,7 @@ func (w *poolWatch) check(a *engine.Assigned) error {
 	if w.workload.Addr.IsValid() && a.Shared {
 		return fmt.Errorf("%w: several pods bear the address %s; name the pod instead", errShared, w.workload.Addr)
 	}
-	if !a.Known || w.caller.Mode == auth.None {
+	if !a.Known || !w.later {
 		return nil
 	}
 	if err := w.caller.SpeaksFor(a.Addrs, a.Shared); err != nil {

@@ -23,7 +23,11 @@ type targetRegistry struct {
 
 // Register implements nspv1.TargetRegistryServer.
 func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
-	err := t.server.cfg.Registry.Register(ctx, t.target(req), callerOf(ctx))
+	target := t.target(req)
+	err := t.server.cfg.mayRegister(auth.From(ctx), target)
+	if err == nil {
+		err = t.server.cfg.Registry.Register(ctx, target, callerOf(ctx))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("registering: %w", err)
 	}
@@ -32,7 +36,11 @@ func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*empt
 
 // Unregister implements nspv1.TargetRegistryServer.
 func (t *targetRegistry) Unregister(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
-	err := t.server.cfg.Registry.Unregister(ctx, t.target(req), callerOf(ctx))
+	target := t.target(req)
+	err := t.server.cfg.mayRegister(auth.From(ctx), target)
+	if err == nil {
+		err = t.server.cfg.Registry.Unregister(ctx, target, callerOf(ctx))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("unregistering: %w", err)
 	}
@@ -47,6 +55,9 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 		Trench:  req.GetStream().GetConduit().GetTrench().GetName(),
 		Conduit: req.GetStream().GetConduit().GetName(),
 		Stream:  req.GetStream().GetName(),
+	}
+	if err := t.server.cfg.mayList(auth.From(ss.Context()), f); err != nil {
+		return fmt.Errorf("watching targets: %w", err)
 	}
 	lists, err := t.server.cfg.Targets.List(ss.Context(), f)
 	if err != nil {
@@ -108,5 +119,6 @@ func (t *targetRegistry) target(req *nspv1.Target) registry.Target {
 }
 
 func callerOf(ctx context.Context) registry.Caller {
-	return registry.Caller{Peer: auth.From(ctx).Addr}
+	c := auth.From(ctx)
+	return registry.Caller{Peer: c.Addr, PodUID: c.Pod.UID}
 }

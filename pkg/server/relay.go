@@ -65,6 +65,9 @@ func (r *relay) topic(ctx context.Context, trench string) (*engine.Topic, error)
 	if trench == "" {
 		return nil, invalid("the trench is not named")
 	}
+	if err := mayRelay(auth.From(ctx), trench); err != nil {
+		return nil, err
+	}
 	topic, err := r.server.cfg.Engine.Scope(ctx, trench)
 	if err != nil {
 		return nil, fmt.Errorf("relaying trench %q: %w", trench, err)
@@ -76,7 +79,7 @@ func (r *relay) topic(ctx context.Context, trench string) (*engine.Topic, error)
 func (r *relay) Register(
 	ctx context.Context, req *targetpoolv1.RelayRegisterRequest,
 ) (*targetpoolv1.RelayRegisterResponse, error) {
-	t, err := r.target(req.GetTrench(), req.GetRegistration())
+	t, err := r.target(ctx, req.GetTrench(), req.GetRegistration())
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +94,7 @@ func (r *relay) Register(
 func (r *relay) Unregister(
 	ctx context.Context, req *targetpoolv1.RelayUnregisterRequest,
 ) (*targetpoolv1.RelayUnregisterResponse, error) {
-	t, err := r.target(req.GetTrench(), req.GetRegistration())
+	t, err := r.target(ctx, req.GetTrench(), req.GetRegistration())
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +120,7 @@ func (r *relay) Restore(
 ) (*targetpoolv1.RelayRestoreResponse, error) {
 	var all []registry.Restored
 	for _, one := range req.GetRegistrations() {
-		t, err := r.target(req.GetTrench(), one.GetRegistration())
+		t, err := r.target(ctx, req.GetTrench(), one.GetRegistration())
 		if err != nil {
 			return nil, err
 		}
@@ -134,14 +137,17 @@ func (r *relay) Restore(
 }
 
 // target is what is registered. A trench process speaks for its own trench, whatever its callers say.
-func (r *relay) target(trench string, reg *targetpoolv1.Registration) (registry.Target, error) {
+func (r *relay) target(ctx context.Context, trench string, reg *targetpoolv1.Registration) (registry.Target, error) {
 	if trench == "" {
 		return registry.Target{}, invalid("the trench is not named")
 	}
+	if err := mayRelay(auth.From(ctx), trench); err != nil {
+		return registry.Target{}, err
+	}
 	st := reg.GetStream()
 	if t := st.GetTrench(); t != "" && t != trench {
-		return registry.Target{}, fmt.Errorf(
-			"%w: the registration is of trench %q and came through the NSP of trench %q", auth.ErrDenied, t, trench)
+		return registry.Target{}, auth.Deny(auth.OtherTrench,
+			"the registration is of trench %q and came through the NSP of trench %q", t, trench)
 	}
 	own := r.server.cfg.Namespace
 	return registry.Target{

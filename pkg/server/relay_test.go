@@ -19,7 +19,7 @@ func TestRelayIsForTrenchProcesses(t *testing.T) {
 	_, err := targetpoolv1.NewRelayClient(n.dial(from(1))).Position(n.ctx(), &targetpoolv1.RelayPositionRequest{Trench: "trench-a"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "--trench-process-accounts")
-	require.NoError(t, trenchProcess(auth.Caller{Mode: auth.PeerAddress, TrenchProcess: true}))
+	require.NoError(t, trenchProcess(&Config{}, auth.Caller{Mode: auth.PeerAddress, TrenchProcess: true}))
 }
 
 func TestRelayStaysInItsTrench(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 )
 
@@ -26,6 +27,9 @@ func (r *reservation) Reserve(ctx context.Context, req *targetpoolv1.ReserveRequ
 	t := registry.Target{
 		Type: registry.Default, Status: registry.Disabled, Stream: streamKey(req.GetStream(), r.server.cfg.Namespace),
 		IPs: req.GetIps(), Context: req.GetContext(),
+	}
+	if err := r.server.cfg.mayRegister(auth.From(ctx), t); err != nil {
+		return nil, fmt.Errorf("reserving an identifier: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

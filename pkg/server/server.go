@@ -9,16 +9,15 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -28,6 +27,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // DefaultHeartbeat is how often a quiet watch repeats its version. A receiver that misses three takes its connection for dead.
@@ -73,6 +73,15 @@ type Config struct {
 	// Relay serves the trench processes of TrenchProcesses from Engine; nil leaves it out.
 	Relay           RelayRegistry
 	TrenchProcesses []auth.ServiceAccount
+	// LoadBalancers may watch feeds; where there are none, every account of the NSP's namespace may. Inspectors may look into
+	// everything. Both count where callers have accounts.
+	LoadBalancers []LoadBalancer
+	Inspectors    []auth.ServiceAccount
+	// Permitted says whether an account of another namespace may have to do with a stream, or, where the key names no more than
+	// the namespace, with any of this NSP; the error is auth.Deny(auth.NoGrant, ...). nil permits nothing.
+	Permitted func(auth.ServiceAccount, stream.Key) error
+	// LegacyRegistration says who may register under auth.Legacy; empty is LegacyAllow.
+	LegacyRegistration LegacyRegistration
 	// Opened is closed when calls may be answered; those that come before wait, except for health. nil is at once.
 	Opened <-chan struct{}
 	// Namespace is the NSP's own.
@@ -80,6 +89,11 @@ type Config struct {
 	// Epoch names this run of the process in versions.
 	Epoch string
 	Auth  auth.Mode
+	// Tokens verifies what callers show as authorization; nil looks at none.
+	Tokens *auth.Tokens
+	Limits Limits
+	// Refused is told of each refusal, for metrics; optional. It must not block.
+	Refused func(auth.Reason)
 	// Heartbeat is how often a quiet watch repeats its version; 0 means DefaultHeartbeat.
 	Heartbeat time.Duration
 	// Credentials of the listener; nil is plaintext.
@@ -99,12 +113,20 @@ type Server struct {
 	began time.Time
 	// stopping is closed when watches shall end.
 	stopping chan struct{}
+
+	watches     counted[watchingAs]
+	connections counted[netip.Addr]
+	// loud keeps a crowd of refused callers from filling the log.
+	loud rate.Sometimes
 }
 
 // New makes a server; it is not ready before Ready.
 func New(cfg Config) *Server {
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
-	s := &Server{cfg: cfg, health: health.NewServer(), began: time.Now(), stopping: make(chan struct{})}
+	s := &Server{
+		cfg: cfg, health: health.NewServer(), began: time.Now(), stopping: make(chan struct{}),
+		loud: rate.Sometimes{First: 20, Interval: time.Second},
+	}
 	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -115,8 +137,12 @@ func New(cfg Config) *Server {
 		// A receiver that is gone without a word is found in half a minute.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
 		// Small buffers: most of ten thousand connections say little. Those for writing are shared.
 		grpc.ReadBufferSize(1 << 10), grpc.WriteBufferSize(8 << 10),
+	}
+	if n := cfg.Limits.RequestBytes; n > 0 {
+		opts = append(opts, grpc.MaxRecvMsgSize(n))
 	}
 	if cfg.Credentials != nil {
 		opts = append(opts, grpc.Creds(newOrderly(cfg.Credentials)))
@@ -151,6 +177,9 @@ func (s *Server) register() {
 // maxStreams bounds the calls that one connection may have open.
 const maxStreams = 1000
 
+// maxHeaders bounds the headers of a call, in bytes: a token is most of them.
+const maxHeaders = 32 << 10
+
 // Health answers probes elsewhere too, as on a unix socket.
 func (s *Server) Health() grpc_health_v1.HealthServer { return s.health }
 
@@ -167,7 +196,7 @@ func (s *Server) setHealth(st grpc_health_v1.HealthCheckResponse_ServingStatus) 
 // grace, and the rest is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	failed := make(chan error, 1)
-	go func() { failed <- s.grpc.Serve(l) }()
+	go func() { failed <- s.grpc.Serve(limitedListener{l, s}) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
@@ -200,20 +229,35 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	caller := s.caller(ss.Context())
 	err := s.enter(ss.Context(), info.FullMethod, caller)
 	if err == nil {
-		defer s.cfg.Observer.Watching(info.FullMethod)()
-		err = next(srv, &callStream{
-			ServerStream: ss,
-			ctx:          auth.With(ss.Context(), caller),
-			method:       info.FullMethod,
-			observer:     s.cfg.Observer,
-		})
+		err = s.watching(srv, ss, info.FullMethod, caller, next)
 	}
 	return s.end(ss.Context(), info.FullMethod, caller, start, err)
 }
 
+// watching runs a stream, which ends at the latest when what its caller has proven does.
+func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.Caller, next grpc.StreamHandler) error {
+	done, err := s.beginWatch(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer s.cfg.Observer.Watching(method)()
+	ctx := auth.With(ss.Context(), c)
+	if !c.Expires.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, c.Expires, errTokenEnded)
+		defer cancel()
+	}
+	err = next(srv, &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer})
+	if errors.Is(context.Cause(ctx), errTokenEnded) {
+		return errTokenEnded
+	}
+	return err
+}
+
 // enter lets a call in that is allowed, when the server is open.
 func (s *Server) enter(ctx context.Context, method string, c auth.Caller) error {
-	if err := admit(method, c); err != nil {
+	if err := admit(&s.cfg, method, c); err != nil {
 		return err
 	}
 	if s.cfg.Opened == nil || strings.HasPrefix(method, healthPrefix) {
@@ -233,37 +277,36 @@ func (s *Server) enter(ctx context.Context, method string, c auth.Caller) error 
 const healthPrefix = "/grpc.health.v1.Health/"
 
 // end turns the error of a call into its status, counts it, and logs it: what the caller did is debug, what we failed at is
-// an error.
+// an error. Of many refusals some are logged.
 func (s *Server) end(ctx context.Context, method string, c auth.Caller, start time.Time, err error) error {
 	st := toStatus(err)
 	code := status.Code(st)
 	s.cfg.Observer.Called(method, code.String(), time.Since(start))
-	if err != nil {
-		attrs := []any{"method", method, "peer", c.Addr, "code", code.String(), "error", err}
-		if !c.SPIFFEID.IsZero() {
-			attrs = append(attrs, "spiffe_id", c.SPIFFEID.String())
-		}
-		s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...)
+	if err == nil {
+		return nil
 	}
+	attrs := []any{"method", method, "peer", c.Addr, "code", code.String(), "error", err}
+	if !c.SPIFFEID.IsZero() {
+		attrs = append(attrs, "spiffe_id", c.SPIFFEID.String())
+	}
+	if c.Account != (auth.ServiceAccount{}) {
+		attrs = append(attrs, "account", c.Account.String(), "pod", c.Pod.Name)
+	}
+	log := func() { s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...) }
+	refusal, refused := errors.AsType[*auth.Refusal](err)
+	if !refused {
+		log()
+		return st
+	}
+	s.refused(refusal.Reason)
+	s.loud.Do(log)
 	return st
 }
 
-// caller finds out who calls.
-func (s *Server) caller(ctx context.Context) auth.Caller {
-	c := auth.Caller{Mode: s.cfg.Auth}
-	if p, ok := peer.FromContext(ctx); ok {
-		c.Addr, c.Identity = peerAddr(p), auth.IdentityOf(p.AuthInfo)
-		c.TrenchProcess = c.Account != (auth.ServiceAccount{}) && slices.Contains(s.cfg.TrenchProcesses, c.Account)
+func (s *Server) refused(why auth.Reason) {
+	if s.cfg.Refused != nil {
+		s.cfg.Refused(why)
 	}
-	return c
-}
-
-func peerAddr(p *peer.Peer) netip.Addr {
-	tcp, ok := p.Addr.(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
 // callStream carries the caller to the handler and counts what is sent.

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+)
+
+// caller finds out who calls. What is not proven is no error here: some may be called by anybody.
+func (s *Server) caller(ctx context.Context) auth.Caller {
+	c := auth.Caller{Mode: s.cfg.Auth}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Addr, c.Identity = peerAddr(p), auth.IdentityOf(p.AuthInfo)
+	}
+	c.Unproven = s.prove(ctx, &c)
+	if c.Account != (auth.ServiceAccount{}) && c.Unproven == nil {
+		c.TrenchProcess = slices.Contains(s.cfg.TrenchProcesses, c.Account)
+		c.Inspector = slices.Contains(s.cfg.Inspectors, c.Account)
+	}
+	return c
+}
+
+// prove takes in what a token says, and says what is missing for the mode.
+func (s *Server) prove(ctx context.Context, c *auth.Caller) error {
+	raw := bearer(ctx)
+	if raw != "" && s.cfg.Tokens != nil {
+		token, err := s.cfg.Tokens.Check(ctx, c.Addr, raw)
+		if err != nil {
+			return err
+		}
+		if c.Account != (auth.ServiceAccount{}) && c.Account != token.Account {
+			return auth.Unproven(auth.OtherIdentity, "the token is of %s, the SVID of %s", token.Account, c.Account)
+		}
+		c.Account, c.Pod, c.Expires = token.Account, token.Pod, token.Expires
+	}
+	switch {
+	case c.Mode == auth.ByToken && c.Expires.IsZero():
+		return auth.Unproven(auth.NoToken, "a ServiceAccount token of audience %s is needed, as authorization: Bearer", auth.Audience)
+	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && c.SPIFFEID.IsZero():
+		return auth.Unproven(auth.NoIdentity, "a client certificate with a SPIFFE ID is needed")
+	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}):
+		return auth.Deny(auth.OtherDomain, "%s is no spiffe://DOMAIN/ns/NAMESPACE/sa/NAME of this NSP's own trust domain", c.SPIFFEID)
+	}
+	return nil
+}
+
+// bearer is the token that came with the call, empty where none did.
+func bearer(ctx context.Context) string {
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+func peerAddr(p *peer.Peer) netip.Addr {
+	tcp, ok := p.Addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}
