@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -21,16 +22,15 @@ import (
 
 // Everything that these pages have the reader do is done, on a namespace of theirs.
 func TestDocs(t *testing.T) {
-	for _, page := range []struct{ name, namespace string }{
-		{"install", "red"},
-	} {
-		t.Run(page.name, func(t *testing.T) {
-			c := cluster.Get(t)
-			ownNamespace(t, c, page.namespace)
-			w := workload.Config{Cluster: c, Namespace: page.namespace, Dir: t.TempDir()}
-			followPage(t, c, page.name, runWorkload(t, w))
-		})
-	}
+	t.Run("install", func(t *testing.T) {
+		c := cluster.Get(t)
+		ownNamespace(t, c, "red")
+		w := runWorkload(t, workload.Config{Cluster: c, Namespace: "red", Dir: t.TempDir()})
+		page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
+		require.NoError(t, err)
+		follow(t, c, t.TempDir(), string(page), w)
+	})
+	t.Run("upgrade", followUpgrade)
 }
 
 // runWorkload plays the kubelet of a namespace until the test ends; the image is this tree's.
@@ -38,7 +38,9 @@ func runWorkload(t *testing.T, cfg workload.Config) *workload.Workload {
 	t.Helper()
 	nsp, err := play.Build(t.Context())
 	require.NoError(t, err)
-	cfg.Images = map[string]string{"meridio-nsp": nsp}
+	images := map[string]string{"meridio-nsp": nsp}
+	maps.Copy(images, cfg.Images)
+	cfg.Images = images
 	w := workload.New(cfg)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -63,10 +65,10 @@ func ownNamespace(t *testing.T, c *cluster.Cluster, name string) {
 	})
 }
 
-// followPage does what a page says, with an administrator's access.
-func followPage(t *testing.T, c *cluster.Cluster, name string, w *workload.Workload) {
+// follow does what a page says, with an administrator's access; files that it has written are in dir.
+func follow(t *testing.T, c *cluster.Cluster, dir, page string, w *workload.Workload) {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	helm, err := chart.Helm(t.Context())
 	require.NoError(t, err)
@@ -74,12 +76,10 @@ func followPage(t *testing.T, c *cluster.Cluster, name string, w *workload.Workl
 	require.NoError(t, err)
 	nsp, err := play.Build(t.Context())
 	require.NoError(t, err)
-	page, err := os.ReadFile(filepath.Join(root, "docs", name+".md"))
-	require.NoError(t, err)
 	err = console.Run(t.Context(), console.Config{
-		Root: root, Dir: t.TempDir(), Timeout: 2 * time.Minute,
+		Root: root, Dir: dir, Timeout: 2 * time.Minute,
 		Programs: map[string]string{"helm": helm, "kubectl": kubectl, "nsp": nsp},
 		Env:      []string{"KUBECONFIG=" + c.Kubeconfig()},
-	}, string(page))
-	require.NoError(t, err, "docs/%s.md, while the process said:\n%s", name, w.Log("nsp"))
+	}, page)
+	require.NoError(t, err, "meanwhile the process said:\n%s", w.Log("nsp"))
 }
