@@ -33,8 +33,11 @@ const manager = "meridio-nsp"
 const (
 	// callTimeout bounds the calls for one Service, so that one that hangs does not hold up the others for long.
 	callTimeout = 10 * time.Second
-	minRetry    = 500 * time.Millisecond
-	maxRetry    = 30 * time.Second
+	// settling is how long a change waits to be written. Load balancers hear of it meanwhile, without the API server working
+	// on our writes at that moment, and what changes and changes back is never written.
+	settling = 200 * time.Millisecond
+	minRetry = 500 * time.Millisecond
+	maxRetry = 30 * time.Second
 )
 
 // StatusConfig configures Status.
@@ -98,7 +101,7 @@ func (s *Status) Pools(changes map[pool.Ref]*engine.PoolStatus) {
 		}
 		e.want = want
 		if s.queue != nil {
-			s.queue.Add(ref)
+			s.queue.AddAfter(ref, settling)
 		}
 	}
 }
