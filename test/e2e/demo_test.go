@@ -24,6 +24,8 @@ func TestDemo(t *testing.T) {
 		"red   fast path on",
 		"blue  fast path off",
 		"no load balancer stopped sending to anybody meanwhile",
+		"The trench process is killed",
+		"EndpointSlice event -> lb-old, by its trench",
 		"Medians of 10 flips",
 		"The demo went as it should",
 	} {

@@ -23,7 +23,7 @@ func inBoth(do action) func(context.Context, *world) error {
 
 // service labels the Service, made if need be, as the pool of a stream.
 func service(name, stream string) action {
-	return labelled(name, play.PoolLabels(trench, conduit, stream))
+	return labelled(name, play.PoolLabels(trenchName, conduit, stream))
 }
 
 // unmarked makes the Service an ordinary one.
@@ -86,26 +86,57 @@ func remove(pods ...string) action {
 	}
 }
 
-// killed ends the nsp without warning, starts it again, and waits until the load balancers are back.
-func killed(ctx context.Context, s *side) error {
-	note := func(who, what string) { s.journal.add(event{at: time.Now(), kind: process, who: who, what: what}) }
-	s.nsp.Kill()
-	note("nsp", "killed")
-	if err := s.nsp.Start(ctx); err != nil {
-		return err
-	}
-	note("nsp", "answers again")
-	back := make(map[string]bool)
-	for len(back) < len(s.lbs) {
-		for name, lb := range s.lbs {
-			if !back[name] && lb.Live() {
-				back[name] = true
-				note(name, "watches again")
+// nspProcess and trenchProcess pick a process.
+func nspProcess(s *side) (name string, process *play.NSP)    { return "nsp", s.nsp }
+func trenchProcess(s *side) (name string, process *play.NSP) { return "nsp trench", s.trench }
+
+// killed ends a process without warning, starts it again once its load balancers have noticed, and waits until they are back.
+func killed(which func(*side) (string, *play.NSP), lbs ...string) action {
+	return func(ctx context.Context, s *side) error {
+		note := func(who, what string) { s.journal.add(event{at: time.Now(), kind: process, who: who, what: what}) }
+		name, nsp := which(s)
+		until := func(live bool, what string) error {
+			done := make(map[string]bool)
+			for len(done) < len(lbs) {
+				for _, lb := range lbs {
+					if !done[lb] && s.lbs[lb].Live() == live {
+						done[lb] = true
+						note(lb, what)
+					}
+				}
+				if pause(ctx, time.Millisecond); ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 			}
+			return nil
 		}
-		if pause(ctx, time.Millisecond); ctx.Err() != nil {
-			return context.Cause(ctx)
+		nsp.Kill()
+		note(name, "killed")
+		if err := until(false, "lost the watch"); err != nil {
+			return err
 		}
+		if err := nsp.Start(ctx); err != nil {
+			return err
+		}
+		note(name, "answers again")
+		return until(true, "watches again")
 	}
-	return nil
+}
+
+// oldTAPA makes a pod with a TAPA of Meridio 1.x, which opens a stream; see side.addOldPod.
+func oldTAPA(pod string, number int, stream string) action {
+	return func(ctx context.Context, s *side) error {
+		if err := s.addOldPod(ctx, pod, app("api"), number); err != nil {
+			return err
+		}
+		s.old(pod).Open(stream)
+		return nil
+	}
+}
+
+func closes(pod, stream string) action {
+	return func(_ context.Context, s *side) error {
+		s.old(pod).Close(stream)
+		return nil
+	}
 }

@@ -22,10 +22,14 @@ func (f flip) to() string {
 }
 
 // stages are the times of a flip since the patch of the pod's status. Without the fast path a sidecar stands between the
-// cluster and the load balancers; with it, told and held are zero.
+// cluster and the load balancers; with it, told and held are zero. The old load balancer hears by way of its trench process, and
+// is neither the first nor the last.
 type stages struct {
-	slice, told, held, first, last time.Duration
+	slice, told, held, first, last, old time.Duration
 }
+
+// all is when every load balancer has heard.
+func (s stages) all() time.Duration { return max(s.last, s.old) }
 
 // flipResult is a flip with and without the fast path.
 type flipResult struct {
@@ -49,15 +53,23 @@ func (s *side) stagesOf(f flip, began time.Time, sidecar bool) (out stages, ok b
 		case held:
 			out.held = at
 		case traffic:
-			if len(heard) == 0 {
-				out.first = at
-			}
 			heard[ev.who] = true
-			out.last = at
+			out.hears(ev.who, at)
 		}
 	}
 	ok = out.slice > 0 && len(heard) == len(s.lbs) && (!sidecar || out.told > 0 && out.held > 0)
 	return out, ok
+}
+
+func (s *stages) hears(lb string, at time.Duration) {
+	if lb == oldLB {
+		s.old = at
+		return
+	}
+	if s.first == 0 {
+		s.first = at
+	}
+	s.last = at
 }
 
 // compare makes the flip in blue that was made in red, and shows the stages of both.
@@ -95,13 +107,14 @@ func (s *screen) flip(r flipResult) {
 	if r.flip.ready {
 		done = "stream open"
 	}
-	const row = "     %-30s %13s %13s %13s %9s %9s"
-	s.line(s.paint(dim, fmt.Sprintf(row, "ms since the pod's status patch", "EndpointSlice", "sidecar told", done, "first LB", "last LB")))
+	const row = "     %-24s %13s %12s %13s %8s %8s %8s"
+	s.line(s.paint(dim, fmt.Sprintf(row, "ms since status patch", "EndpointSlice", "sidecar told", done, "first LB", "last LB", oldLB)))
 	for _, side := range []struct {
 		name string
 		stages
 	}{{"red   fast path on", r.on}, {"blue  fast path off", r.off}} {
-		s.line(fmt.Sprintf(row, side.name, cell(side.slice), cell(side.told), cell(side.held), cell(side.first), cell(side.last)))
+		s.line(fmt.Sprintf(row, side.name, cell(side.slice), cell(side.told), cell(side.held), cell(side.first), cell(side.last),
+			cell(side.old)))
 	}
 }
 
@@ -142,7 +155,8 @@ func (s *screen) summary(f flip, on, off []stages) {
 		{"pod status patch -> EndpointSlice event", func(s stages) time.Duration { return s.slice }, false},
 		{"EndpointSlice event -> first load balancer", func(s stages) time.Duration { return s.first - s.slice }, true},
 		{"EndpointSlice event -> last load balancer", func(s stages) time.Duration { return s.last - s.slice }, true},
-		{"pod status patch -> last load balancer", func(s stages) time.Duration { return s.last }, true},
+		{"EndpointSlice event -> lb-old, by its trench", func(s stages) time.Duration { return s.old - s.slice }, true},
+		{"pod status patch -> all load balancers", stages.all, true},
 	} {
 		a, b := median(on, r.of), median(off, r.of)
 		slower := ""

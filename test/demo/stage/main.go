@@ -56,12 +56,12 @@ func Run(ctx context.Context, cfg Config) int {
 }
 
 func run(ctx context.Context, cfg Config, out *screen) error {
-	w := &world{screen: out, log: cfg.Log}
+	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress()}
 	defer w.close()
 	if err := w.open(ctx); err != nil {
 		return err
 	}
-	scenes := script()
+	scenes := script(w)
 	for i, s := range scenes {
 		if err := w.play(ctx, fmt.Sprintf("%d/%d", i+1, len(scenes)), s); err != nil {
 			if ctx.Err() == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
@@ -21,33 +24,35 @@ import (
 )
 
 const (
-	trench  = "trench-a"
-	conduit = "conduit-a"
-	oldLB   = "lb-old"
+	trenchName = "trench-a"
+	conduit    = "conduit-a"
+	oldLB      = "lb-old"
 )
 
 var streams = []string{"stream-a", "stream-b", "stream-c"}
 
-// side is one namespace: a namespace process, its load balancers, and the pods with their sidecars.
+// side is one namespace: a namespace process, the process of its one trench, load balancers, and the pods with their sidecars.
 type side struct {
 	name    string
 	cluster *cluster.Cluster
 	journal *journal
-	nsp     *play.NSP
-	client  *client.Client
-	slices  *play.Slices
-	lbs     map[string]interface{ Live() bool }
-	closers []func()
+	// nsp is the namespace process, trench that of the trench, which relays to it.
+	nsp, trench *play.NSP
+	client      *client.Client
+	slices      *play.Slices
+	lbs         map[string]interface{ Live() bool }
+	closers     []func()
 
 	mu   sync.Mutex
 	pods map[string]*pod
 	byIP map[string]string
 }
 
-// pod is a pod with its sidecar.
+// pod is a pod with its sidecar, or with a TAPA of Meridio 1.x.
 type pod struct {
-	tapa *play.TAPA
-	stop func()
+	holds func(stream string) bool
+	old   *play.LegacyTAPA // nil where it has a sidecar
+	stop  func()
 }
 
 // openSide starts everything but pods. args are for the namespace process. What is returned must be closed, also after an error.
@@ -59,6 +64,9 @@ func openSide(ctx context.Context, c *cluster.Cluster, name string, args ...stri
 	if err := s.startNSP(ctx, args); err != nil {
 		return s, err
 	}
+	if err := s.startTrench(ctx); err != nil {
+		return s, err
+	}
 	return s, s.startWatchers(ctx)
 }
 
@@ -67,7 +75,8 @@ func (s *side) startNSP(ctx context.Context, args []string) error {
 		return err
 	}
 	s.onClose(s.dropNamespace)
-	if err := chart.Install(ctx, s.cluster, s.name, nil); err != nil {
+	values := chart.Values{"trenches": map[string]any{"managedBy": "chart", "list": []any{map[string]any{"name": trenchName}}}}
+	if err := chart.Install(ctx, s.cluster, s.name, values); err != nil {
 		return err
 	}
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, s.name, chart.ServiceAccount)
@@ -78,12 +87,11 @@ func (s *side) startNSP(ctx context.Context, args []string) error {
 	for _, stream := range streams {
 		most[stream] = 100
 	}
-	if err := play.Configure(ctx, s.cluster.Client(), s.name, trench, conduit, most); err != nil {
+	if err := play.Configure(ctx, s.cluster.Client(), s.name, trenchName, conduit, most); err != nil {
 		return err
 	}
-	// The cluster removes its directory, also that of a run that was killed.
-	dir := filepath.Join(s.cluster.Dir(), "nsp-"+s.name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := s.directory("nsp")
+	if err != nil {
 		return err
 	}
 	s.nsp, err = play.StartNSP(ctx, play.NSPConfig{
@@ -97,6 +105,32 @@ func (s *side) startNSP(ctx context.Context, args []string) error {
 	s.client, err = client.New(client.Config{
 		Address: s.nsp.Address(), Credentials: insecure.NewCredentials(), Log: slog.New(slog.DiscardHandler),
 	})
+	return err
+}
+
+// directory makes one. The cluster removes it, also that of a run that was killed.
+func (s *side) directory(of string) (string, error) {
+	dir := filepath.Join(s.cluster.Dir(), of+"-"+s.name)
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// startTrench starts the process of the trench, with the rights that the chart gives it: to watch one ConfigMap.
+func (s *side) startTrench(ctx context.Context) error {
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, s.name, "nsp-trench-"+trenchName)
+	if err != nil {
+		return err
+	}
+	dir, err := s.directory("trench")
+	if err != nil {
+		return err
+	}
+	s.trench, err = play.StartNSP(ctx, play.NSPConfig{
+		Namespace: s.name, Kubeconfig: kubeconfig, Dir: dir, Trench: trenchName,
+		Args: []string{"--transport=plaintext", "--namespace-nsp=" + s.nsp.Address()},
+	})
+	if err == nil {
+		s.onClose(s.trench.Stop)
+	}
 	return err
 }
 
@@ -118,7 +152,7 @@ func (s *side) startWatchers(ctx context.Context) error {
 }
 
 func (s *side) startLB(name string) error {
-	lb, err := play.NewLB(s.client, trench, conduit)
+	lb, err := play.NewLB(s.client, trenchName, conduit)
 	if err != nil {
 		return err
 	}
@@ -136,14 +170,14 @@ func (s *side) startLB(name string) error {
 	return nil
 }
 
-// startOldLB starts a load balancer of Meridio 1.x. It hears the same, though it knows nothing of Services.
+// startOldLB starts a load balancer of Meridio 1.x at the trench process. It hears the same, though it knows nothing of Services.
 func (s *side) startOldLB() error {
-	conn, err := s.nsp.Dial()
+	conn, err := s.trench.Dial()
 	if err != nil {
 		return err
 	}
 	s.onClose(func() { _ = conn.Close() })
-	lb := play.NewLegacyLB(conn, trench, conduit, streams...)
+	lb := play.NewLegacyLB(conn, trenchName, conduit, streams...)
 	lb.OnUpdate = func(u play.LegacyUpdate) {
 		r := route{oldLB, u.Stream}
 		for _, t := range u.Removed {
@@ -187,23 +221,76 @@ func (s *side) addPod(ctx context.Context, name string, labels map[string]string
 	s.onClose(func() { _ = conn.Close() })
 	tapa, err := play.NewTAPA(play.TAPAConfig{
 		Client: s.client, Conn: conn, Namespace: s.name, Pod: name, PodUID: string(p.UID), Addresses: addresses,
-		OnEvent: s.sidecarSays,
+		OnEvent: func(ev play.TAPAEvent) { s.holderSays("sidecar", ev) },
 	})
 	if err != nil {
 		return err
 	}
+	s.bears(name, addresses, &pod{stop: s.background(tapa.Run), holds: func(stream string) bool {
+		return slices.Contains(tapa.Open(), trenchName+"/"+conduit+"/"+stream)
+	}})
+	return nil
+}
+
+// addOldPod makes a pod with a TAPA of Meridio 1.x that calls the trench process from the pod's address, which is that of this
+// machine: pods are played here.
+func (s *side) addOldPod(ctx context.Context, name string, labels map[string]string, number int) error {
+	host := hostAddress().String()
+	_, err := s.cluster.Pod(ctx, cluster.PodConfig{Namespace: s.name, Name: name, Labels: labels, Ready: true, IPs: []string{host}})
+	if err != nil {
+		return err
+	}
+	_, port, err := net.SplitHostPort(s.trench.Address())
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(net.JoinHostPort(host, port), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	s.onClose(func() { _ = conn.Close() })
+	addresses := []string{fmt.Sprintf("172.16.0.%d/24", number)}
+	tapa := play.NewLegacyTAPA(play.LegacyTAPAConfig{
+		Conn: conn, Trench: trenchName, Conduit: conduit, Addresses: addresses,
+		OnEvent: func(ev play.TAPAEvent) { ev.Pod = name; s.holderSays("old TAPA", ev) },
+	})
+	s.bears(name, addresses, &pod{
+		stop: s.background(tapa.Run), old: tapa, holds: func(stream string) bool { return tapa.Identifier(stream) != 0 },
+	})
+	return nil
+}
+
+// hostAddress is one of this machine that a pod may have; invalid if there is none.
+func hostAddress() netip.Addr {
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && p.Addr().Is4() && p.Addr().IsGlobalUnicast() {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *side) bears(name string, addresses []string, p *pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range addresses {
 		s.byIP[a] = name
 	}
-	s.pods[name] = &pod{tapa: tapa, stop: s.background(tapa.Run)}
-	return nil
+	s.pods[name] = p
 }
 
-func (s *side) sidecarSays(ev play.TAPAEvent) {
-	short := strings.ReplaceAll(ev.Stream, trench+"/"+conduit+"/", "")
-	e := event{at: ev.Time, kind: held, who: "sidecar", pod: ev.Pod}
+// old is the TAPA of Meridio 1.x of a pod that has one.
+func (s *side) old(name string) *play.LegacyTAPA {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[name].old
+}
+
+func (s *side) holderSays(who string, ev play.TAPAEvent) {
+	short := strings.ReplaceAll(ev.Stream, trenchName+"/"+conduit+"/", "")
+	e := event{at: ev.Time, kind: held, who: who, pod: ev.Pod}
 	switch ev.What {
 	case play.Assigned:
 		e.kind = told
@@ -235,7 +322,7 @@ func (s *side) holders(stream string) []string {
 	defer s.mu.Unlock()
 	var out []string
 	for name, p := range s.pods {
-		if slices.Contains(p.tapa.Open(), trench+"/"+conduit+"/"+stream) {
+		if p.holds(stream) {
 			out = append(out, name)
 		}
 	}

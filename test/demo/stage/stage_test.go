@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -101,8 +102,23 @@ func TestStagesOf(t *testing.T) {
 	got, ok := s.stagesOf(f, start, false)
 	require.True(t, ok)
 	require.Equal(t, stages{slice: 2 * time.Millisecond, first: 3 * time.Millisecond, last: 5 * time.Millisecond}, got)
+	s.lbs[oldLB] = nil
+	_, ok = s.stagesOf(f, start, false)
+	require.False(t, ok, "the old one has not heard")
+	s.journal.add(event{after(7), traffic, oldLB, "", "a"})
+	got, ok = s.stagesOf(f, start, false)
+	require.True(t, ok)
+	require.Equal(t, 5*time.Millisecond, got.last, "the old one is neither first nor last")
+	require.Equal(t, 7*time.Millisecond, got.all())
 	_, ok = s.stagesOf(f, start, true)
 	require.False(t, ok, "the sidecar has done nothing")
+}
+
+// Each chapter may need what the world lacks; the others are played nevertheless.
+func TestMachineWithoutAnAddress(t *testing.T) {
+	all, few := script(&world{hostAddress: netip.MustParseAddr("192.0.2.1")}), script(&world{})
+	require.Len(t, all, len(few)+len(oldPod(&world{hostAddress: netip.MustParseAddr("192.0.2.1")})))
+	require.NotEmpty(t, few)
 }
 
 func TestMedian(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ type world struct {
 	screen  *screen
 	log     io.Writer
 	cluster *cluster.Cluster
+	// hostAddress is one that a played pod can call from; invalid on a machine that has none.
+	hostAddress netip.Addr
 	// red has the fast path, blue has not.
 	red, blue *side
 	// began is when the current scene began.
@@ -53,7 +56,7 @@ func (w *world) steps(ctx context.Context) []step {
 			w.cluster, err = cluster.Start(ctx, cluster.Config{Log: w.log})
 			return err
 		}},
-		{"installing the chart into namespace red, starting its nsp", func() (err error) {
+		{"installing the chart into namespace red, starting its processes", func() (err error) {
 			w.red, err = openSide(ctx, w.cluster, "red")
 			return err
 		}},
@@ -81,7 +84,8 @@ func (w *world) introduce() {
 		{"pods", "web-1..4 and api-1..2; each has a sidecar, which holds the streams that the nsp tells it to hold, and registers " +
 			"an address of a secondary network; api-2 has an IPv6 address too"},
 		{"lb-1 lb-2", "load balancers that watch the feed of the nsp"},
-		{"lb-old", "a load balancer of Meridio 1.x, unchanged: it watches nsp.v1 and knows nothing of Services"},
+		{"lb-old", "a load balancer of Meridio 1.x, unchanged: it watches nsp.v1 at the process of its trench, which passes on what the " +
+			"nsp says, and knows nothing of Services"},
 		{"times", "are since the action; control plane, nsp and all clients share this machine, and the demo sees EndpointSlices by a " +
 			"watch of its own, which may be a little ahead of or behind the nsp's"},
 	} {
@@ -140,8 +144,11 @@ func (w *world) explain() {
 				w.screen.text("     ", "", fmt.Sprintf("%s: %s sends %s to %s", s.name, lb, stream, names(pods)))
 			}
 		}
-		w.screen.line("  end of the log of nsp in " + s.name + ":")
-		w.screen.line(string(s.nsp.LogTail()))
+		for _, which := range []func(*side) (string, *play.NSP){nspProcess, trenchProcess} {
+			name, nsp := which(s)
+			w.screen.line("  end of the log of " + name + " in " + s.name + ":")
+			w.screen.line(string(nsp.LogTail()))
+		}
 	}
 }
 
@@ -162,7 +169,7 @@ func (w *world) keep(ctx context.Context) {
 		"nsp pools",
 		"nsp pools red/web",
 		"nsp targets",
-		"nsp watch feed " + trench + "/" + conduit,
+		"nsp watch feed " + trenchName + "/" + conduit,
 		"kubectl -n red get svc,endpointslices,pods",
 		"kubectl -n red get svc web -o jsonpath-as-json='{.status.conditions}'",
 		"kubectl -n red label svc web --overwrite meridio.nordix.org/stream=stream-a",
