@@ -90,14 +90,22 @@ func (p *player) checkNothingKept(t require.TestingT) {
 
 // checkCounts counts what every pool lists, member by member.
 func (p *player) checkCounts(t require.TestingT) {
-	pools := map[pool.Ref]Counts{}
+	pools, waiting, unwatched := map[pool.Ref]Counts{}, map[pool.Ref]int{}, map[pool.Ref]int{}
 	strangers := map[stream.Key]int{}
 	for id, r := range p.world.rows {
 		if m := p.owner[id]; r.Entry.Type == registry.Default && (m == nil || m.Streams[r.Entry.Stream].Services == nil) {
 			strangers[r.Entry.Stream]++
 		}
 	}
+	for k, x := range p.waiting {
+		ready := x.owner != nil && x.owner.Streams[k.Stream].State == pool.Active
+		require.Equal(t, ready, p.preferred[k], "whether %s comes first", k.Addrs)
+	}
 	for _, m := range p.pods {
+		watched := false
+		for w, n := range p.watches {
+			watched = watched || n > 0 && slices.Contains(p.named(w), m)
+		}
 		for k, ans := range m.Streams {
 			var c Counts
 			for id, r := range p.world.rows {
@@ -105,14 +113,30 @@ func (p *player) checkCounts(t require.TestingT) {
 					c = c.plus(countsOf(r), +1)
 				}
 			}
+			for _, x := range p.waiting {
+				if x.owner == m && x.entry.Stream == k {
+					c.Waiting++
+				}
+			}
 			for _, ref := range ans.Services {
+				if c.waits() {
+					waiting[ref]++
+				}
+				if !watched {
+					unwatched[ref]++
+				}
 				set(pools, ref, pools[ref].plus(c.once(), +1))
 			}
 		}
 	}
 	require.Equal(t, pools, p.s.tally.pools)
+	for ref := range p.services {
+		require.Equal(t, waiting[ref], p.s.tally.waiting.read(ref).Total, "who waits in %s", ref)
+		require.Equal(t, unwatched[ref], p.s.watched.unwatched.read(ref).Total, "unwatched in %s", ref)
+	}
+	require.Len(t, p.s.waiters, len(p.waiting))
 	for k, st := range p.s.streams {
-		require.Equal(t, strangers[k], st.strangers, "strangers of %s", k)
+		require.Equal(t, strangers[k], st.strangers.read().Total, "strangers of %s", k)
 	}
 }
 

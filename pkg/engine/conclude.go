@@ -53,6 +53,7 @@ func (s *state) memberChanged(key pool.MemberKey, m *pool.Member) {
 			s.markMember(version)
 		}
 	}
+	s.bookWatches(key, m)
 	s.markAll(s.byPod[key.UID])
 	for c := range s.claims.byUID[key.UID] {
 		s.markClaimed(c)

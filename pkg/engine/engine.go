@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,10 @@ type Config struct {
 	// WantConfig asks for the configuration of a trench, once; the answer is a TrenchConfigured. DropConfig takes the question
 	// back: many trenches are known, and in this one there is nothing.
 	WantConfig, DropConfig func(trench string)
+	// Limits is told max-targets of the streams of a trench when they were read or changed; absent or 0 is 100. Prefer is told
+	// who of those that wait for an identifier is Ready, and who is not.
+	Limits func(trench string, limits map[stream.Key]uint32)
+	Prefer func(map[registry.Key]bool)
 	// Remember keeps conclusions beside the registrations, by their ID, for after a restart.
 	Remember func(map[uint64]registry.Memory)
 	// Pools is told of pools that changed; nil is one that is gone.
@@ -150,6 +155,12 @@ func (e *Engine) Reporter(w Workload) *Reporter {
 	return &Reporter{engine: e, id: e.watches.Add(1), workload: w}
 }
 
+// Misdirected says that a watch was refused: the sidecar of the workload, which called from peer, is configured for the NSP of
+// another namespace.
+func (e *Engine) Misdirected(w Workload, peer netip.Addr, namespace string) {
+	e.Post(misdirected{workload: w, peer: peer, namespace: namespace})
+}
+
 // Reporter is one sidecar's voice. A report replaces the one before; Close says that the watch is over. It is safe for
 // concurrent use.
 type Reporter struct {
@@ -157,8 +168,18 @@ type Reporter struct {
 	id       uint64
 	workload Workload
 
-	mu     sync.Mutex
-	closed bool
+	mu             sync.Mutex
+	proven, closed bool
+}
+
+// Prove says that whoever watches is the workload: from then on somebody watches for it.
+func (r *Reporter) Prove() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.proven && !r.closed {
+		r.proven = true
+		r.engine.Post(watching{workload: r.workload, by: +1})
+	}
 }
 
 // Report takes a report in. One that is not proven, or comes after Close, says nothing.
@@ -177,6 +198,9 @@ func (r *Reporter) Close() {
 	if !r.closed {
 		r.closed = true
 		r.engine.Post(reported{id: r.id, workload: r.workload})
+		if r.proven {
+			r.engine.Post(watching{workload: r.workload, by: -1})
+		}
 	}
 }
 

@@ -88,6 +88,10 @@ type PoolStatus struct {
 	Pool *pool.Pool
 	// Targets counts the members of this pool by their registrations.
 	Targets Counts
-	// Strangers are registrations in the pool's stream that belong to no member of any pool of that stream.
-	Strangers int
+	// Waiting are the members that wait for an identifier, or have none in 1..max-targets.
+	Waiting Names
+	// Unwatched are the members that nobody watches for: no sidecar will open their streams.
+	Unwatched Names
+	// Strangers are registrations in the pool's stream that belong to no member of any pool of that stream, by their addresses.
+	Strangers Names
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,9 @@ type player struct {
 	out  outputs
 	last map[uint64]*Row
 	// want are the trenches whose configuration was asked for.
-	want      map[string]int
+	want map[string]int
+	// preferred is what the registry was told last of each that waits.
+	preferred map[registry.Key]bool
 	claimID   uint64
 	receivers []receiver
 }
@@ -41,8 +44,10 @@ func newPlayer(pick choose) *player {
 }
 
 func (p *player) start() {
-	p.want = map[string]int{}
+	p.want, p.preferred = map[string]int{}, map[registry.Key]bool{}
 	cfg := &Config{
+		Prefer: func(m map[registry.Key]bool) { maps.Copy(p.preferred, m) },
+
 		Namespace: own, Namespaces: []string{own, "app"}, Permit: p.permitNow(),
 		WantConfig: func(trench string) { p.want[trench]++ }, Remember: p.book.remember,
 	}
@@ -246,6 +251,43 @@ func (p *player) endClaim() {
 	}
 }
 
+// lineUp has somebody wait for an identifier, maybe again.
+func (p *player) lineUp() {
+	a := p.asked()
+	if a.kind != registry.Default {
+		return
+	}
+	e := newBook().register(a).New
+	e.ID, e.Identifier = 0, 0
+	p.waiting[e.Key] = &mWaiter{entry: e}
+	delete(p.preferred, e.Key)
+	p.s.changed(registry.Change{New: e, Waiting: true})
+}
+
+func (p *player) leaveLine() {
+	for _, k := range slices.SortedFunc(maps.Keys(p.waiting), func(a, b registry.Key) int { return strings.Compare(a.Addrs, b.Addrs) }) {
+		if p.pick(3) == 0 {
+			e := p.waiting[k].entry
+			delete(p.waiting, k)
+			p.s.changed(registry.Change{Old: e, Waiting: true})
+		}
+	}
+}
+
+func (p *player) openWatch() {
+	w := p.workload()
+	p.watches[w]++
+	p.s.apply(watching{w, +1})
+}
+
+func (p *player) closeWatch() {
+	w := p.workload()
+	if p.watches[w] > 0 {
+		p.watches[w]--
+		p.s.apply(watching{w, -1})
+	}
+}
+
 func (p *player) configure() {
 	trench := one(p.pick, "t1", "t2")
 	most := map[stream.Key]uint32{}
@@ -309,7 +351,7 @@ func (p *player) step(t require.TestingT) {
 		p.setService, p.setService, p.deleteService, p.setSlice, p.setSlice, p.setSlice, p.flip, p.flip, p.flip, p.flip,
 		p.deleteSlice, p.setPermit, p.register, p.register, p.register, p.refresh, p.refresh, p.refresh, p.refresh,
 		p.unregister, p.report, p.report, p.report, p.endClaim, p.configure, p.configure, p.sync, p.sync, p.sync,
-		p.unavailable, p.dropNamespace, func() { p.restart(t) },
+		p.unavailable, p.dropNamespace, p.lineUp, p.lineUp, p.leaveLine, p.openWatch, p.openWatch, p.closeWatch, func() { p.restart(t) },
 	}
 	all[p.pick(len(all))]()
 }

@@ -23,6 +23,9 @@ type world struct {
 	history    map[uint64]*history // by entry ID
 	book       *book
 	answered   bool
+	// waiting are those who wait for an identifier, with what is remembered of each; watches are open.
+	waiting map[registry.Key]*mWaiter
+	watches map[Workload]int
 
 	// Of the last commit.
 	pods []*pool.Member
@@ -38,6 +41,13 @@ type mClaim struct {
 	ended    bool
 }
 
+type mWaiter struct {
+	entry *registry.Entry
+	history
+	// owner is as of the last commit.
+	owner *pool.Member
+}
+
 type history struct {
 	registry.Memory
 	left, reopened bool
@@ -49,6 +59,7 @@ func newWorld(b *book) *world {
 		services: map[pool.Ref]pool.Service{}, slices: map[pool.Ref]pool.Slice{}, permits: map[string]bool{},
 		namespaces: map[string]syncState{own: syncing, "app": syncing},
 		configs:    map[string]map[stream.Key]uint32{}, claims: map[uint64]*mClaim{}, history: map[uint64]*history{}, book: b,
+		waiting: map[registry.Key]*mWaiter{}, watches: map[Workload]int{},
 	}
 }
 
@@ -76,6 +87,9 @@ func (w *world) commit() {
 			w.history[e.ID] = &history{Memory: e.Memory, saved: e.Memory}
 		}
 		w.rows[e.ID] = w.conclude(e, w.history[e.ID])
+	}
+	for _, x := range w.waiting {
+		x.owner, _ = w.bind(x.entry, &x.history)
 	}
 	maps.DeleteFunc(w.history, func(id uint64, _ *history) bool { _, ok := w.rows[id]; return !ok })
 }
@@ -254,6 +268,7 @@ func (w *world) owners(uid string, k stream.Key) (reported, application bool) {
 func (w *world) restart() {
 	w.answered = false
 	w.claims = map[uint64]*mClaim{}
+	w.waiting, w.watches = map[registry.Key]*mWaiter{}, map[Workload]int{}
 	w.configs = map[string]map[stream.Key]uint32{}
 	w.namespaces = map[string]syncState{own: syncing, "app": syncing}
 	for _, h := range w.history {

@@ -31,7 +31,9 @@ type step struct {
 	topics  map[stream.Conduit][]feed.Change[uint64, *Row]
 	streams map[stream.Key]bool
 	memory  map[uint64]registry.Memory
-	rows    int
+	// preferred says who of those that wait for an identifier comes before others.
+	preferred map[registry.Key]bool
+	rows      int
 }
 
 // commit recomputes what is dirty and publishes it as one revision.
@@ -44,9 +46,15 @@ func (s *state) commit(out *outputs) step {
 		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
 		streams: make(map[stream.Key]bool),
 		memory:  make(map[uint64]registry.Memory),
+
+		preferred: make(map[registry.Key]bool),
 	}
 	for r := range take(&s.dirty) {
-		s.settle(r, out, &st)
+		if r.waiting {
+			s.settleWaiter(r, &st)
+		} else {
+			s.settle(r, out, &st)
+		}
 	}
 	s.rev++
 	s.publishTopics(out, st.topics)
@@ -56,6 +64,7 @@ func (s *state) commit(out *outputs) step {
 	}
 	s.publishAssignments(out)
 	s.publishPools(st.streams)
+	s.publishLimits(&st)
 	if len(st.memory) > 0 && s.cfg.Remember != nil {
 		s.cfg.Remember(st.memory)
 	}
@@ -103,7 +112,7 @@ func (s *state) settle(r *record, out *outputs, st *step) {
 		r.saved = r.memory
 		st.memory[now.Entry.ID] = r.memory
 	}
-	s.reseat(r, now, st)
+	s.reseat(r, s.seatOf(r, now), st)
 	if last != nil && now != nil && last.same(now) {
 		return
 	}
@@ -173,9 +182,11 @@ func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
 	if p == nil {
 		return nil
 	}
-	st := &PoolStatus{Pool: p, Targets: s.tally.pools[ref]}
+	st := &PoolStatus{
+		Pool: p, Targets: s.tally.pools[ref], Waiting: s.tally.waiting.read(ref), Unwatched: s.watched.unwatched.read(ref),
+	}
 	if known, ok := s.streams[p.Stream]; ok {
-		st.Strangers = known.strangers
+		st.Strangers = known.strangers.read()
 	}
 	return st
 }

@@ -26,6 +26,9 @@ type record struct {
 	left, reopened bool
 	// seat is how the row is counted.
 	seat seat
+	// waiting is set where this is no registration, but somebody who waits for an identifier; preferred is what was said of him.
+	waiting   bool
+	preferred *bool
 }
 
 // sync is how far a namespace is read.
@@ -59,6 +62,8 @@ type state struct {
 	refused int
 
 	records map[registry.Key]*record
+	// waiters are those who wait for an identifier.
+	waiters map[registry.Key]*record
 	streams map[stream.Key]*streamState
 	// streamOf is the stream that a pool names.
 	streamOf map[pool.Ref]stream.Key
@@ -70,6 +75,9 @@ type state struct {
 	members map[string][]*pool.Member
 	claims  claims
 	tally   tally
+	watched watched
+	// newLimits are the trenches whose limits the registry has to hear.
+	newLimits map[string]bool
 
 	// dirty is what the next commit recomputes.
 	dirty      map[*record]struct{}
@@ -85,7 +93,7 @@ type streamState struct {
 	rows  int
 	pools map[pool.Ref]bool
 	// strangers are the rows whose member no pool of the stream lists.
-	strangers int
+	strangers roll[uint64]
 }
 
 func newState(cfg *Config) *state {
@@ -99,6 +107,7 @@ func newState(cfg *Config) *state {
 		maxTargets:     make(map[string]map[stream.Key]uint32),
 		wanted:         make(map[string]bool),
 		records:        make(map[registry.Key]*record),
+		waiters:        make(map[registry.Key]*record),
 		streamOf:       make(map[pool.Ref]stream.Key),
 		streams:        make(map[stream.Key]*streamState),
 		byAddr:         make(index[netip.Addr]),
@@ -107,6 +116,8 @@ func newState(cfg *Config) *state {
 		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
 		tally:          newTally(),
+		watched:        newWatched(),
+		newLimits:      make(map[string]bool),
 		dirty:          make(map[*record]struct{}),
 		dirtyPools:     make(map[pool.Ref]bool),
 		dirtyWorkloads: make(map[Workload]bool),
@@ -148,6 +159,10 @@ func (s *state) apply(ev Event) {
 		s.table.SetPermit(ev.Permit)
 	case reported:
 		s.report(ev)
+	case watching:
+		s.watching(ev)
+	case misdirected:
+		s.misdirect(ev)
 	}
 }
 
@@ -194,7 +209,7 @@ func (s *state) configure(ev TrenchConfigured) {
 		return
 	}
 	s.maxTargets[ev.Trench] = ev.MaxTargets
-	s.opening = true
+	s.opening, s.newLimits[ev.Trench] = true, true
 	for _, r := range s.records {
 		if r.entry.Type == registry.Default && r.entry.Stream.Trench == ev.Trench {
 			s.dirty[r] = struct{}{}
@@ -234,6 +249,8 @@ func (s *state) changed(c registry.Change) {
 	key := cmp.Or(c.New, c.Old).Key
 	r, known := s.records[key]
 	switch {
+	case c.Waiting:
+		s.waits(c)
 	case c.New != nil && known:
 		s.update(r, c)
 	case c.New != nil:

@@ -169,7 +169,7 @@ func TestCountsArePerPool(t *testing.T) {
 		t.Helper()
 		got := n.pools[pool.Ref{Namespace: own, Name: name}]
 		require.Equal(t, want, got.Targets, name)
-		require.Equal(t, strangers, got.Strangers, name)
+		require.Equal(t, strangers, got.Strangers.Total, name)
 	}
 	is("s", Counts{Registered: 2, Active: 2}, 1)
 	is("r", Counts{}, 1)

@@ -44,6 +44,9 @@ func (s *state) dropUnused() {
 			used[r.entry.Stream.Trench] = true
 		}
 	}
+	for k := range s.waiters {
+		used[k.Stream.Trench] = true
+	}
 	for trench := range s.wanted {
 		s.dropTrench(trench, used)
 	}

@@ -65,13 +65,13 @@ func programmed(s *engine.PoolStatus) (reason string, is bool) {
 		return ReasonNotAccepted, false
 	case c.Members == c.Withheld:
 		return ReasonNoMembers, false
-	case t.Registered == 0:
+	case t.Registered == 0 && t.Waiting == 0:
 		return ReasonNoTargets, false
 	case s.Pool.Panic:
 		return ReasonPanic, is
 	case is:
 		return ReasonProgrammed, true
-	case t.Blocked+t.Invalid > 0:
+	case t.Blocked+t.Invalid+t.Waiting > 0:
 		return ReasonWaitingForIdentifier, false
 	case c.Active == 0:
 		return ReasonNotReady, false
@@ -95,17 +95,21 @@ func programmedMessage(s *engine.PoolStatus) string {
 	for _, n := range []struct {
 		count int
 		text  string
+		names engine.Names
 	}{
-		{members - c.Ready - c.Draining, "not ready"},
-		{c.Draining, "draining"},
-		{members - t.Registered, "without a registered target"},
-		{s.Strangers, "registered in the stream by others than members of its pools"},
-		{t.Blocked, "waiting for an identifier that another target holds"},
-		{t.Invalid, "without an identifier in 1..max-targets"},
-		{c.Withheld, "withheld, see the condition Accepted"},
+		{members - c.Ready - c.Draining, "not ready", engine.Names{}},
+		{c.Draining, "draining", engine.Names{}},
+		{members - t.Registered, "without a registered target", engine.Names{}},
+		{s.Unwatched.Total, "that no sidecar watches for", s.Unwatched},
+		{s.Strangers.Total, "registered in the stream by others than members of its pools", s.Strangers},
+		{t.Waiting, "waiting until an identifier of 1..max-targets is free", engine.Names{}},
+		{t.Blocked, "waiting for an identifier that another target holds", engine.Names{}},
+		{t.Invalid, "without an identifier in 1..max-targets", engine.Names{}},
+		{s.Waiting.Total, "in need of an identifier", s.Waiting},
+		{c.Withheld, "withheld, see the condition Accepted", engine.Names{}},
 	} {
 		if n.count > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n.count, n.text))
+			parts = append(parts, fmt.Sprintf("%d %s", n.count, n.text)+named(n.names))
 		}
 	}
 	if p.Panic {
@@ -115,6 +119,18 @@ func programmedMessage(s *engine.PoolStatus) string {
 		parts = append(parts, "has no selector: only its EndpointSlices count")
 	}
 	return strings.Join(parts, "; ")
+}
+
+// named lists names after what they have in common.
+func named(n engine.Names) string {
+	if len(n.First) == 0 {
+		return ""
+	}
+	text := ": " + strings.Join(n.First, ", ")
+	if more := n.Total - len(n.First); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func statusOf(is bool) metav1.ConditionStatus {

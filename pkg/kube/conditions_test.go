@@ -25,7 +25,11 @@ func TestProgrammed(t *testing.T) {
 	byHand := accepted(pool.Counts{})
 	byHand.HasSelector = false
 	refused := &pool.Pool{Reason: pool.ReasonNotPermitted, Message: "no"}
-	strangers := map[string]int{"registered from elsewhere": 2}
+	strangers := map[string]engine.Names{"registered from elsewhere": {First: []string{"172.16.0.8/24", "172.16.0.9/24"}, Total: 2}}
+	waiting := map[string]engine.Names{
+		"one waits for its identifier": {First: []string{"pod-c"}, Total: 1}, "nobody has got an identifier": {First: []string{"a", "b"}, Total: 3},
+	}
+	unwatched := map[string]engine.Names{"nobody registered": {First: []string{"pod-a", "pod-b"}, Total: 7}}
 	for name, tc := range map[string]struct {
 		pool    *pool.Pool
 		targets engine.Counts
@@ -40,17 +44,22 @@ func TestProgrammed(t *testing.T) {
 		"all withheld": {accepted(pool.Counts{Members: 2, Withheld: 2}), engine.Counts{}, false, ReasonNoMembers,
 			"0 of 0 members are active; 2 withheld, see the condition Accepted"},
 		"nobody registered": {accepted(three), engine.Counts{}, false, ReasonNoTargets,
-			"0 of 3 members are active; 1 not ready; 3 without a registered target"},
+			"0 of 3 members are active; 1 not ready; 3 without a registered target; 7 that no sidecar watches for: pod-a, pod-b and 5 more"},
+		"nobody has got an identifier": {accepted(three), engine.Counts{Waiting: 3}, false, ReasonWaitingForIdentifier, // D9
+			"0 of 3 members are active; 1 not ready; 3 without a registered target; " +
+				"3 waiting until an identifier of 1..max-targets is free; 3 in need of an identifier: a, b and 1 more"},
 		"all ready are active": {accepted(three), engine.Counts{Registered: 3, Active: 2}, true, ReasonProgrammed,
 			"2 of 3 members are active; 1 not ready"},
 		"one waits for its identifier": {accepted(three), engine.Counts{Registered: 3, Active: 1, Blocked: 1}, false,
-			ReasonWaitingForIdentifier, "1 of 3 members are active; 1 not ready; 1 waiting for an identifier that another target holds"},
+			ReasonWaitingForIdentifier, "1 of 3 members are active; 1 not ready; 1 waiting for an identifier that another target holds" +
+				"; 1 in need of an identifier: pod-c"},
 		"bad identifier": {accepted(three), engine.Counts{Registered: 3, Active: 1, Invalid: 1}, false,
 			ReasonWaitingForIdentifier, "1 of 3 members are active; 1 not ready; 1 without an identifier in 1..max-targets"},
 		"none ready": {accepted(pool.Counts{Members: 2}), engine.Counts{Registered: 2}, false, ReasonNotReady,
 			"0 of 2 members are active; 2 not ready"},
 		"registered from elsewhere": {accepted(three), engine.Counts{}, false, ReasonNoTargets,
-			"0 of 3 members are active; 1 not ready; 3 without a registered target; 2 registered in the stream by others than members of its pools"},
+			"0 of 3 members are active; 1 not ready; 3 without a registered target; " +
+				"2 registered in the stream by others than members of its pools: 172.16.0.8/24, 172.16.0.9/24"},
 		"one of two ready": {accepted(three), engine.Counts{Registered: 1, Active: 1}, false, ReasonPartly,
 			"1 of 3 members are active; 1 not ready; 2 without a registered target"},
 		"panic": {panicking, engine.Counts{Registered: 3, Active: 3}, true, ReasonPanic,
@@ -59,7 +68,9 @@ func TestProgrammed(t *testing.T) {
 			true, ReasonProgrammed, "1 of 2 members are active; 1 draining"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := conditionsOf(&engine.PoolStatus{Pool: tc.pool, Targets: tc.targets, Strangers: strangers[name]})
+			got := conditionsOf(&engine.PoolStatus{
+				Pool: tc.pool, Targets: tc.targets, Strangers: strangers[name], Waiting: waiting[name], Unwatched: unwatched[name],
+			})
 			require.Equal(t, []metav1.Condition{
 				{Type: "meridio.nordix.org/Accepted", Status: statusOf(tc.pool.Accepted), Reason: tc.pool.Reason, Message: tc.pool.Message},
 				{Type: "meridio.nordix.org/Programmed", Status: statusOf(tc.is), Reason: tc.reason, Message: tc.message},

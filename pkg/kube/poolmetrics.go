@@ -9,7 +9,8 @@ import (
 
 var (
 	membersDesc = prometheus.NewDesc("nsp_pool_members",
-		"Members of a Service: all, ready, draining, registered (in its stream), active (taking traffic), withheld (held by another trench).",
+		"Members of a Service: all, ready, draining, registered (in its stream), active (taking traffic), withheld (held by another trench), "+
+			"unwatched (no sidecar watches for it), waiting (for an identifier).",
 		[]string{"namespace", "service", "state"}, nil)
 	panicDesc = prometheus.NewDesc("nsp_pool_panic",
 		"Whether so few members of a Service are ready that all count as active (1).", []string{"namespace", "service"}, nil)
@@ -42,9 +43,10 @@ func collectPool(metrics chan<- prometheus.Metric, ref pool.Ref, is *engine.Pool
 	for state, n := range map[string]int{
 		"all": c.Members, "ready": c.Ready, "draining": c.Draining, "registered": is.Targets.Registered,
 		"active": is.Targets.Active, "withheld": c.Withheld,
+		"unwatched": is.Unwatched.Total, "waiting": is.Waiting.Total,
 	} {
 		gauge(metrics, membersDesc, float64(n), ref.Namespace, ref.Name, state)
 	}
 	gauge(metrics, panicDesc, number(is.Pool.Panic), ref.Namespace, ref.Name)
-	gauge(metrics, strangersDesc, float64(is.Strangers), ref.Namespace, ref.Name)
+	gauge(metrics, strangersDesc, float64(is.Strangers.Total), ref.Namespace, ref.Name)
 }

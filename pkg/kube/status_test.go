@@ -168,7 +168,7 @@ func TestPoolMetrics(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: "pool"}}
 	status := poolOf(service, "", 1)
 	for _, is := range status {
-		is.Pool.Panic, is.Strangers = true, 3
+		is.Pool.Panic, is.Strangers.Total = true, 3
 	}
 	s.Pools(status)
 	registry := prometheus.NewPedanticRegistry()
@@ -181,7 +181,7 @@ func TestPoolMetrics(t *testing.T) {
 	}
 	require.InDelta(t, 1, got["nsp_pool_panic"], 0)
 	require.InDelta(t, 3, got["nsp_pool_unmatched_targets"], 0)
-	require.Equal(t, 8, series(t, s))
+	require.Equal(t, 10, series(t, s))
 	s.Pools(gone(service))
 	require.Zero(t, series(t, s))
 }

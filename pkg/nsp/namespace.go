@@ -56,6 +56,8 @@ func (n *namespace) assemble(context.Context) error {
 		WantConfig:   n.configs.Want,
 		DropConfig:   n.configs.Drop,
 		Pools:        n.status.Pools,
+		Limits:       n.registry.SetLimits,
+		Prefer:       n.registry.Prefer,
 	})
 	for name, document := range n.saved.Documents {
 		if trench, ok := kube.TrenchOf(name); ok {
@@ -74,7 +76,8 @@ func (n *namespace) assemble(context.Context) error {
 		return err
 	}
 	n.makeServer(server.Config{
-		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, TrenchProcesses: accounts, Auth: mode,
+		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Reservations: n.registry,
+		TrenchProcesses: accounts, Auth: mode,
 	})
 	return nil
 }

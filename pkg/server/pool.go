@@ -37,6 +37,9 @@ func (t *targetPool) Watch(ss poolStream) error {
 		return err
 	}
 	report, err := t.report(first.GetReport())
+	if errors.Is(err, errMismatch) {
+		t.server.cfg.Engine.Misdirected(workload, auth.From(ss.Context()).Addr, first.GetReport().GetNspNamespace())
+	}
 	if err != nil {
 		return fmt.Errorf("watch of %s: %w", workload, err)
 	}
@@ -211,6 +214,7 @@ func (w *poolWatch) prove() {
 	defer w.mu.Unlock()
 	if !w.proven {
 		w.proven = true
+		w.reporter.Prove()
 		w.say()
 	}
 }
