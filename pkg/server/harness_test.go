@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,6 +60,8 @@ type nsp struct {
 	log           *buffer
 	addr          string
 	wanted        []string
+	// queued counts those who wait for an identifier.
+	queued atomic.Int64
 	// stop ends the server alone, once, and returns what Serve returned.
 	stop func() error
 }
@@ -72,11 +75,14 @@ func start(t *testing.T, s setup) *nsp {
 	store.Fail = s.store
 	n := &nsp{T: t, seen: newObserver(), log: &buffer{}, configuration: NewConfiguration()}
 	sink := &late{}
-	n.registry = registry.New(registry.Config{Store: store, Sink: sink, Namespace: own, Timeout: time.Hour})
+	n.registry = registry.New(registry.Config{
+		Store: store, Sink: sink, Namespace: own, Timeout: time.Hour, Observe: func(r registry.Round) { n.queued.Store(int64(r.Queued)) },
+	})
 	saved, err := n.registry.Load(t.Context())
 	require.NoError(t, err)
 	n.engine = engine.New(engine.Config{
 		Namespace: own, Namespaces: []string{own}, WantConfig: n.want, Remember: n.registry.Remember,
+		Limits: n.registry.SetLimits, Prefer: n.registry.Prefer,
 	}, saved.Entries)
 	sink.Engine = n.engine
 	for _, trench := range n.wanted {
@@ -84,7 +90,8 @@ func start(t *testing.T, s setup) *nsp {
 	}
 	n.server = New(Config{
 		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Configuration: n.configuration, Opened: s.opened,
-		Namespace: own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
+		Reservations: n.registry,
+		Namespace:    own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
 		Grace: patience, Observer: n.seen, Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	if s.mode == "" {
