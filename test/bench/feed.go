@@ -21,6 +21,8 @@ type scene struct {
 	nsp        *server
 	fleet, lbs *peer
 	balancers  int
+	// aside is added to the setup.
+	aside string
 }
 
 // scene starts what is needed; the load balancers come later.
@@ -51,7 +53,7 @@ func (s *scene) setup() string {
 	if s.balancers > 0 {
 		out += fmt.Sprintf(", %d LBs", s.balancers)
 	}
-	return out
+	return out + s.aside
 }
 
 func (s *scene) connectBalancers(ctx context.Context, n int) error {
@@ -254,19 +256,27 @@ func (s *scene) wakes(ctx context.Context) error {
 func (s *scene) rates(ctx context.Context) error {
 	for _, callers := range []int{8, 64} {
 		for _, change := range []bool{true, false} {
-			what, against := "refreshes", budgetRefresh
-			if change {
-				what, against = "registrations, durable", budgetRegister
-			}
-			note, r, err := s.nsp.probe(ctx, s.fleet, ProbeArgs{
-				Count: s.farm.size, Callers: callers, For: pick(s.world, 4*time.Second, time.Second), Change: change,
-			})
-			if err != nil {
+			if err := s.rate(ctx, callers, change); err != nil {
 				return err
 			}
-			s.report.figure(what, fmt.Sprintf("%s, %d callers", s.setup(), callers), "calls/s", r.perSecond(), note, against)
 		}
 	}
+	return nil
+}
+
+// rate measures one of them.
+func (s *scene) rate(ctx context.Context, callers int, change bool) error {
+	what, against := "refreshes", budgetRefresh
+	if change {
+		what, against = "registrations, durable", budgetRegister
+	}
+	note, r, err := s.nsp.probe(ctx, s.fleet, ProbeArgs{
+		Count: s.farm.size, Callers: callers, For: pick(s.world, 4*time.Second, time.Second), Change: change,
+	})
+	if err != nil {
+		return err
+	}
+	s.report.figure(what, fmt.Sprintf("%s, %d callers", s.setup(), callers), "calls/s", r.perSecond(), note, against)
 	return nil
 }
 

@@ -54,6 +54,9 @@ func suites(short bool) []suite {
 		})
 	}
 	return append(out,
+		suite{"flood", "what callers that are refused take from those that are not, 1,000 members", func(ctx context.Context, w *world) error {
+			return flood(ctx, w, 1000)
+		}},
 		suite{"legacy-storms", "1,000 targets of Meridio 1.x open at once and expire at once", legacyStorms},
 		suite{"tapas-plaintext", "a connection for each TAPA: memory, all open at once", func(ctx context.Context, w *world) error {
 			return tapas(ctx, w, most, false)

@@ -83,7 +83,7 @@ func runClient(socket string) error {
 		return fmt.Errorf("reaching the bench: %w", err)
 	}
 	s := rpc.NewServer()
-	for _, service := range []any{&Fleet{}, &Balancers{}, &Legacy{}, &Sidecars{}, &Bare{}} {
+	for _, service := range []any{&Fleet{}, &Balancers{}, &Legacy{}, &Sidecars{}, &Bare{}, &Flood{}} {
 		if err := s.Register(service); err != nil {
 			return fmt.Errorf("offering %T: %w", service, err)
 		}
