@@ -27,7 +27,9 @@ func (r *Registry) Reserve(ctx context.Context, t Target, c Caller, wait bool) (
 	if err == nil {
 		select {
 		case a := <-call.answer:
-			return a.identifier, a.err
+			if err = ctx.Err(); err == nil || a.err != nil {
+				return a.identifier, a.err
+			}
 		case <-r.stopped:
 			return 0, ErrStopped
 		case <-ctx.Done():

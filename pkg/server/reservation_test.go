@@ -79,8 +79,13 @@ func TestReserveEndsWithItsDeadline(t *testing.T) {
 	defer cancel()
 	_, err := n.reserve(ctx, 4, true)
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	require.Eventually(t, func() bool { // the server may learn of it a moment later
+		n.seen.mu.Lock()
+		defer n.seen.mu.Unlock()
+		return n.seen.called[targetpoolv1.Reservation_Reserve_FullMethodName+" DeadlineExceeded"] == 1
+	}, patience, time.Millisecond)
 	require.NoError(t, n.registry.Unregister(n.ctx(), heldBy(2), registry.Caller{}))
-	id, err := n.reserve(n.ctx(), 5, true) // the server may learn of the deadline a moment later than the client
+	id, err := n.reserve(n.ctx(), 5, false)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, id)
 }
