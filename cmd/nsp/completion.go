@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 // completionTimeout is how long a shell may hang at the tabulator key.
@@ -14,7 +16,7 @@ const completionTimeout = time.Second
 
 // ready prepares a connection for a completion; cobra does not run what it runs before a command.
 func (c *connection) ready(cmd *cobra.Command) bool {
-	err := fromEnvironment(cmd.Flags())
+	err := cli.FromEnvironment(cmd.Flags())
 	c.timeout = min(c.timeout, completionTimeout)
 	return err == nil
 }

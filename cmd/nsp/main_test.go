@@ -13,9 +13,17 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The exit codes, by short names.
+const (
+	exitOK     = cli.ExitOK
+	exitFailed = cli.ExitFailed
+	exitUsage  = cli.ExitUsage
+)
 
 // ran is what a command did.
 type ran struct {

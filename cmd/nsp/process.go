@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
@@ -29,12 +30,12 @@ func addProcess(cmd *cobra.Command, cfg *nsp.ProcessConfig, level *string) {
 
 // runProcess runs a process with a log that goes to w.
 func runProcess(ctx context.Context, w io.Writer, level string, run func(context.Context, *slog.Logger) error) error {
-	log, levels, err := newLogger(w, level)
+	log, levels, err := cli.NewLogger(w, level)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	followed := levels.follow(ctx, log)
+	followed := levels.Follow(ctx, log)
 	defer func() { stop(); <-followed }()
 	return run(ctx, log)
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/test/spiffe"
 )
 
@@ -62,7 +63,7 @@ func TestProbeSpeaksSPIFFE(t *testing.T) {
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	addr := serveOn(t, s, "tcp", "127.0.0.1:0")
 	var stderr bytes.Buffer
-	code := execute(t.Context(), []string{"/bin/" + probeName, "-addr=" + addr, "-service=", "-connect-timeout=10s", "-rpc-timeout=10s", "-spiffe"},
+	code := execute(t.Context(), []string{"/bin/" + cli.ProbeName, "-addr=" + addr, "-service=", "-connect-timeout=10s", "-rpc-timeout=10s", "-spiffe"},
 		io.Discard, &stderr)
 	require.Equal(t, exitOK, code, stderr.String())
 }

@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
-// spiffeFlag is the one flag whose variable has no prefix: it is that of the SPIFFE specification.
-const spiffeFlag = "spiffe-endpoint-socket"
+const spiffeFlag = cli.SPIFFEFlag
 
 // addTransport adds the flags of the listener's transport.
 func addTransport(cmd *cobra.Command, cfg *nsp.TransportConfig) {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
@@ -164,7 +165,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	visit(newRoot())
-	visit(newProbe())
+	visit(cli.NewProbe())
 	for _, args := range [][]string{{"--help"}, {"trench", "-h"}, {"watch"}, {"help", "watch", "feed"}, {"pools", "-h"}} {
 		r := command(t, args...)
 		require.Zero(t, r.code)
@@ -201,7 +202,7 @@ func TestProbe(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			args := append([]string{"/bin/" + probeName}, strings.Fields(strings.ReplaceAll(line, "SOCKET", socket))...)
+			args := append([]string{"/bin/" + cli.ProbeName}, strings.Fields(strings.ReplaceAll(line, "SOCKET", socket))...)
 			require.Equal(t, want.code, execute(t.Context(), args, &stdout, &stderr), stderr.String())
 			require.Contains(t, stderr.String(), want.says)
 		})

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// levels are the level of a log, which signals change, and the one that was configured.
-type levels struct {
+// Levels are the level of a log, which signals change, and the one that was configured.
+type Levels struct {
 	now        *slog.LevelVar
 	configured slog.Level
 }
@@ -31,13 +31,13 @@ func parseLevel(name string) (slog.Level, error) {
 	}
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(name)); err != nil {
-		return l, usageError{fmt.Errorf("--log-level is %q: choose debug, info, warn or error", name)}
+		return l, UsageError{fmt.Errorf("--log-level is %q: choose debug, info, warn or error", name)}
 	}
 	return l, nil
 }
 
-// newLogger logs JSON lines to w. The libraries below log through it too, from warnings on.
-func newLogger(w io.Writer, level string) (*slog.Logger, *levels, error) {
+// NewLogger logs JSON lines to w. The libraries below log through it too, from warnings on.
+func NewLogger(w io.Writer, level string) (*slog.Logger, *Levels, error) {
 	l, err := parseLevel(level)
 	if err != nil {
 		return nil, nil, err
@@ -46,7 +46,7 @@ func newLogger(w io.Writer, level string) (*slog.Logger, *levels, error) {
 	now.Set(l)
 	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: now}))
 	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: atLeastWarn{now}})))
-	return log, &levels{now, l}, nil
+	return log, &Levels{now, l}, nil
 }
 
 // atLeastWarn is a level that is never below that of warnings.
@@ -55,9 +55,9 @@ type atLeastWarn struct{ slog.Leveler }
 // Level implements slog.Leveler.
 func (a atLeastWarn) Level() slog.Level { return max(a.Leveler.Level(), slog.LevelWarn) }
 
-// follow changes the level by signals, as Meridio 1.x does: SIGUSR2 shows all, SIGUSR1 what was configured. The channel is
+// Follow changes the level by signals, as Meridio 1.x does: SIGUSR2 shows all, SIGUSR1 what was configured. The channel is
 // closed after ctx has ended.
-func (l *levels) follow(ctx context.Context, log *slog.Logger) (ended <-chan struct{}) {
+func (l *Levels) Follow(ctx context.Context, log *slog.Logger) (ended <-chan struct{}) {
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {

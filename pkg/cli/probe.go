@@ -1,9 +1,10 @@
-package main
+package cli
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -14,26 +15,28 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
 )
 
-// probeName is the name under which the binary is a health probe.
-const probeName = "grpc_health_probe"
+// ProbeName is the name under which the binary is a health probe.
+const ProbeName = "grpc_health_probe"
 
-// newProbe asks a gRPC server for its health, with the flags that probes of Meridio's operator use.
-func newProbe() *cobra.Command {
+// NewProbe asks a gRPC server for its health, with the flags that probes of Meridio's operator use.
+func NewProbe() *cobra.Command {
 	var addr, service string
 	var connectTimeout, rpcTimeout time.Duration
 	var spiffe bool
 	cmd := &cobra.Command{
-		Use:           probeName,
+		Use:           ProbeName,
 		Short:         "Ask a gRPC server for its health",
-		Example:       "  " + probeName + " -addr=unix:///tmp/health.sock -service=Readiness",
-		Args:          noArgs,
+		Example:       "  " + ProbeName + " -addr=unix:///tmp/health.sock -service=Readiness",
+		Args:          NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if addr == "" {
-				return usageError{errors.New("-addr is empty: write host:port or unix:///path")}
+				return UsageError{errors.New("-addr is empty: write host:port or unix:///path")}
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), connectTimeout+rpcTimeout)
 			defer cancel()
@@ -45,7 +48,7 @@ func newProbe() *cobra.Command {
 			return probe(ctx, addr, service, creds)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
 	f := cmd.Flags()
 	f.StringVar(&addr, "addr", "", "address, host:port or unix:///path (required)")
 	f.StringVar(&service, "service", "", "service to ask for; empty for the whole")
@@ -60,13 +63,19 @@ func probeCredentials(ctx context.Context, spiffe bool, timeout time.Duration) (
 	if !spiffe {
 		return insecure.NewCredentials(), func() {}, nil
 	}
-	return spiffeClient(ctx, os.Getenv(workloadapi.SocketEnv), timeout)
+	source, err := auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{
+		Socket: os.Getenv(workloadapi.SocketEnv), Timeout: timeout, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return source.Client(), source.Close, nil
 }
 
 func probe(ctx context.Context, addr, service string, creds credentials.TransportCredentials) error {
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
-		return usageError{fmt.Errorf("the address %q: %w", addr, err)}
+		return UsageError{fmt.Errorf("the address %q: %w", addr, err)}
 	}
 	defer conn.Close()
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
@@ -79,8 +88,8 @@ func probe(ctx context.Context, addr, service string, creds credentials.Transpor
 	return nil
 }
 
-// singleDashes lets -flag stand for --flag, as the original probe does.
-func singleDashes(args []string) []string {
+// SingleDashes lets -flag stand for --flag, as the original probe does.
+func SingleDashes(args []string) []string {
 	out := []string{args[0]}
 	for _, a := range args[1:] {
 		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && a != "-h" {
