@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
+	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
+)
+
+// run is the whole program.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return execute(ctx, args, stdout, stderr)
+}
+
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return cli.Execute(ctx, newRoot(), args, stdout, stderr) //nolint:contextcheck // cobra hands the context to the command
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tapa",
+		Short: "The sidecar of a target of Meridio",
+		Long: "tapa keeps the streams open that somebody wants: the pools of which its pod is a member, as the NSP says, and the\n" +
+			"application, which asks at --tap-socket as at a TAPA of Meridio 1.x. A stream is open as long as one of them wants it.\n" +
+			"It has a TAPA of Meridio 1.x do the work, whose own socket is --ambassador-socket.\n\n" +
+			"What only the pools want is closed when the sidecar is told to end. Who wants what is kept in --state-file, so that a\n" +
+			"restart of the sidecar changes nothing.\n\n" +
+			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
+		Example: "  tapa --pod-name web-0 --pod-namespace red --pod-uid 6e2c... --token-file /var/run/secrets/nsp/token\n" +
+			"  tapa status",
+		Version:           sidecar.Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usage(fmt.Errorf("unknown command %q", args[0]))
+			}
+			return nil
+		},
+	}
+	beSidecar(root)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
+	root.AddCommand(newStatus(), newHealth(), &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cli.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), sidecar.Version) },
+	})
+	return root
+}
+
+// newHealth is the probe under a name of its own.
+func newHealth() *cobra.Command {
+	probe := cli.NewProbe()
+	probe.Use, probe.Short = "probe", "Ask a sidecar for its health, as a probe of the kubelet does"
+	probe.Example = "  tapa probe --service Readiness\n  tapa probe --service Streams"
+	probe.Long = "Services: Startup, Readiness and Liveness are about the sidecar alone; NSP and TAPA are its connections; Streams is healthy\n" +
+		"while all streams that somebody wants are open, Stream/TRENCH/CONDUIT/STREAM while that one is."
+	addr := probe.Flags().Lookup("addr")
+	addr.DefValue, addr.Usage = "unix://"+defaultHealthSocket, "address, host:port or unix:///path"
+	_ = addr.Value.Set(addr.DefValue) // a string takes all
+	return probe
+}

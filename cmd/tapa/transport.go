@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/cli"
+	"github.com/nordix/meridio-nsp/pkg/nsp"
+	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
+)
+
+// transport is what the connection to the NSP is made of. Its fields are flags.
+type transport struct {
+	name           string
+	files          client.TLSFiles
+	spiffeSocket   string
+	tokenFile      string
+	tokenPlaintext bool
+}
+
+func addTransport(cmd *cobra.Command) *transport {
+	t := &transport{}
+	f := cmd.Flags()
+	f.StringVar(&t.name, "transport", "", "one of "+strings.Join(nsp.Transports, ", ")+
+		"; empty chooses spiffe where --"+cli.SPIFFEFlag+" is set, tls where a --tls-* flag is, else plaintext")
+	f.StringVar(&t.files.CA, "tls-ca-file", "", "CA of the NSP's certificate, PEM; empty is the system's; read again at each connection, as are the next two")
+	f.StringVar(&t.files.Cert, "tls-cert-file", "", "certificate to show to the NSP, PEM")
+	f.StringVar(&t.files.Key, "tls-key-file", "", "private key of that certificate, PEM")
+	f.StringVar(&t.files.ServerName, "tls-server-name", "", "name that the NSP's certificate must have, where it is not that of --nsp-address")
+	f.StringVar(&t.spiffeSocket, cli.SPIFFEFlag, "", "workload API that gives SVIDs, as unix:///path; also read from "+workloadapi.SocketEnv)
+	f.StringVar(&t.tokenFile, "token-file", "", "projected ServiceAccount token to show to the NSP; read again when the kubelet replaces it")
+	f.BoolVar(&t.tokenPlaintext, "token-over-plaintext", false, "show the token even where anybody on the way can read it; for development")
+	cli.Complete(cmd, "transport", nsp.Transports...)
+	return t
+}
+
+func (t *transport) kind() string {
+	switch {
+	case t.name != "":
+		return t.name
+	case t.files != client.TLSFiles{}:
+		return nsp.TLS
+	case t.spiffeSocket != "":
+		return nsp.SPIFFE
+	}
+	return nsp.Plaintext
+}
+
+func (t *transport) validate() error {
+	switch kind := t.kind(); {
+	case !slices.Contains(nsp.Transports, kind):
+		return fmt.Errorf("--transport is %q: choose one of %s", kind, strings.Join(nsp.Transports, ", "))
+	case kind != nsp.TLS && t.files != client.TLSFiles{}:
+		return fmt.Errorf("--tls-* flags are given, but --transport is %s: choose --transport=tls, or drop them", kind)
+	case (t.files.Cert == "") != (t.files.Key == ""):
+		return errors.New("--tls-cert-file and --tls-key-file belong together: set both or none")
+	case kind == nsp.SPIFFE && t.spiffeSocket == "":
+		return errors.New("--transport=spiffe needs --spiffe-endpoint-socket: set it, or SPIFFE_ENDPOINT_SOCKET, to that of the workload API")
+	case kind == nsp.Plaintext && t.tokenFile != "" && !t.tokenPlaintext:
+		return errors.New("--token-file needs --transport=tls or spiffe: over plaintext anybody on the way can take the token; " +
+			"see --token-over-plaintext")
+	}
+	return nil
+}
+
+// open makes the credentials. What is returned is called when nothing uses them any more.
+func (t *transport) open(ctx context.Context, cfg *sidecar.Config, log *slog.Logger) (end func(), err error) {
+	end = func() {}
+	switch t.kind() {
+	case nsp.TLS:
+		cfg.Credentials, err = t.files.Credentials()
+	case nsp.SPIFFE:
+		var source *auth.SPIFFE
+		if source, err = auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{Socket: t.spiffeSocket, Log: log}); err == nil {
+			cfg.Credentials, end = source.Client(), source.Close
+		}
+	default:
+		log.Warn("the transport is plaintext: anybody on the way can read and change what is said; see --transport")
+		cfg.Credentials = insecure.NewCredentials()
+	}
+	if t.tokenFile != "" {
+		cfg.PerRPC = client.NewTokenFile(t.tokenFile, t.tokenPlaintext)
+	}
+	return end, err
+}

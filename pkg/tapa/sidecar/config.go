@@ -1,0 +1,89 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// Version is what the build says it is.
+var Version = "dev"
+
+// Config says whose sidecar this is, and what it reaches.
+type Config struct {
+	// PodName, PodNamespace and PodUID are the pod; PodIP names it where there is no name.
+	PodName, PodNamespace, PodUID, PodIP string
+	// NSPAddress is that of the namespace-wide NSP; empty means nsp-service.<NSPNamespace>:7778.
+	NSPAddress string
+	// NSPNamespace is the namespace of the streams; empty means that of the pod.
+	NSPNamespace string
+	// Credentials of the transport to the NSP, and of its calls; PerRPC is optional.
+	Credentials credentials.TransportCredentials
+	PerRPC      credentials.PerRPCCredentials
+
+	// TapSocket is what the application uses, AmbassadorSocket that of the TAPA.
+	TapSocket, AmbassadorSocket string
+	// StateFile keeps who wants which stream; it outlives the container.
+	StateFile string
+	// HealthSocket and HealthAddress answer probes, AdminSocket people, MetricsAddress Prometheus; each can be empty.
+	HealthSocket, HealthAddress, AdminSocket, MetricsAddress string
+
+	// ShutdownTimeout is how long closing the pool's streams may take at the end.
+	ShutdownTimeout time.Duration
+	// OperationTimeout bounds one attempt to open or close.
+	OperationTimeout time.Duration
+}
+
+// Complete fills in what follows from the rest.
+func (c *Config) Complete() {
+	if c.NSPNamespace == "" {
+		c.NSPNamespace = c.PodNamespace
+	}
+	if c.NSPAddress == "" {
+		c.NSPAddress = "nsp-service." + c.NSPNamespace + ":7778"
+	}
+}
+
+// Validate says what is missing or makes no sense, after Complete.
+func (c *Config) Validate() error {
+	switch {
+	case c.PodName == "" && c.PodIP == "":
+		return errors.New("--pod-name is empty: set it from metadata.name by the downward API, or --pod-ip from status.podIP")
+	case c.PodName != "" && c.PodNamespace == "":
+		return errors.New("--pod-namespace is empty: set it from metadata.namespace by the downward API")
+	case c.NSPNamespace == "":
+		return errors.New("--nsp-namespace is empty: name the namespace of the trench")
+	case c.TapSocket == "" || c.AmbassadorSocket == "" || c.StateFile == "":
+		return errors.New("--tap-socket, --ambassador-socket and --state-file must each name a path")
+	case c.TapSocket == c.AmbassadorSocket:
+		return fmt.Errorf("--tap-socket and --ambassador-socket are both %s: have the TAPA serve its socket at another path", c.TapSocket)
+	case c.ShutdownTimeout < 0:
+		return fmt.Errorf("--shutdown-timeout is %s: choose 0 or more", c.ShutdownTimeout)
+	case c.OperationTimeout <= 0:
+		return fmt.Errorf("--operation-timeout is %s: choose more than 0", c.OperationTimeout)
+	}
+	if c.PodIP != "" {
+		if _, err := netip.ParseAddr(c.PodIP); err != nil {
+			return fmt.Errorf("--pod-ip is %q: write an IP address", c.PodIP)
+		}
+	}
+	probe := stream.Conduit{Namespace: c.NSPNamespace, Trench: "t", Name: "c"}
+	if err := probe.Validate(); err != nil {
+		return fmt.Errorf("--nsp-namespace: %w", err)
+	}
+	return nil
+}
+
+// workload is the target whose streams are watched.
+func (c *Config) workload() *targetpoolv1.Workload {
+	if c.PodName == "" {
+		return &targetpoolv1.Workload{Address: c.PodIP}
+	}
+	return &targetpoolv1.Workload{Namespace: c.PodNamespace, Pod: c.PodName, PodUid: c.PodUID}
+}
