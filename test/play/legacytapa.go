@@ -145,7 +145,9 @@ func (t *LegacyTAPA) reconcile(ctx context.Context, running *sync.WaitGroup) (bu
 	defer t.mu.Unlock()
 	for s := range t.wanted {
 		most, ok := t.configured[s]
-		if ok && t.held[s] == nil {
+		if !ok {
+			t.say(Undefined, s)
+		} else if t.held[s] == nil {
 			t.held[s] = t.hold(ctx, running, s, most)
 		}
 	}

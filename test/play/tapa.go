@@ -44,6 +44,8 @@ const (
 	Assigned = "assigned" // it got a list, which may be empty
 	Opened   = "opened"   // it is registered ENABLED
 	Closed   = "closed"   // it is unregistered
+	// Undefined is what a TAPA of Meridio 1.x finds a stream to be that it is to open and that is not configured.
+	Undefined = "undefined"
 )
 
 // TAPA holds the streams that it is assigned, as Meridio's does: it opens each with a DISABLED registration first, refreshes it,
