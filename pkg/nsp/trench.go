@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,15 +30,31 @@ type TrenchConfig struct {
 
 	// ConfigMapName is the ConfigMap with the configuration of the trench.
 	ConfigMapName string
+	// LegacyRegistration is one of server.LegacyRegistrations; empty allows.
+	LegacyRegistration string
 }
 
 // Validate says, in sentences, all that has to be changed.
 func (c *TrenchConfig) Validate() error {
-	err := errors.Join(c.ProcessConfig.Validate(), c.validateLink())
+	err := errors.Join(c.ProcessConfig.Validate(), c.validateLink(), c.validateLegacy())
 	if len(validation.IsDNS1123Subdomain(c.ConfigMapName)) > 0 {
 		err = errors.Join(err, errors.New("--config-map-name is no name of a ConfigMap: write it as "+config.MapName("trench-a")))
 	}
 	return err
+}
+
+// validateLegacy knows that only an SVID says which namespace a client is of.
+func (c *TrenchConfig) validateLegacy() error {
+	switch r := server.LegacyRegistration(c.LegacyRegistration); {
+	case r == "":
+		return nil
+	case !slices.Contains(server.LegacyRegistrations, r):
+		return fmt.Errorf("--legacy-registration is %q: choose one of %v", r, server.LegacyRegistrations)
+	case r == server.LegacyOwnNamespace && c.transportName() != SPIFFE:
+		return fmt.Errorf("--legacy-registration is %s, but --transport is %s, which tells no namespaces: choose --transport=%s",
+			r, c.transportName(), SPIFFE)
+	}
+	return nil
 }
 
 // trenchName is the name of the trench where its configuration does not say, empty where the ConfigMap's name does not either.
@@ -106,7 +124,8 @@ func (t *trench) assemble(context.Context) error {
 	t.open = sync.OnceFunc(func() { t.server.Ready(); close(opened) })
 	targets, registry := t.targets()
 	t.makeServer(server.Config{
-		Targets: targets, Registry: registry, Configuration: t.configuration, Opened: opened, Auth: auth.PeerAddress,
+		Targets: targets, Registry: registry, Configuration: t.configuration, Opened: opened,
+		Auth: auth.Legacy, LegacyRegistration: server.LegacyRegistration(t.cfg.LegacyRegistration),
 	})
 	return nil
 }

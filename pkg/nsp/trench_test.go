@@ -37,6 +37,17 @@ func goodTrench() TrenchConfig {
 func TestTrenchConfigurations(t *testing.T) {
 	c := goodTrench()
 	require.NoError(t, c.Validate())
+	for value, says := range map[string]string{
+		"": "", "allow": "", "deny": "", "own-namespace": "which tells no namespaces", "some": "choose one of",
+	} {
+		c.LegacyRegistration = value
+		if says == "" {
+			require.NoError(t, c.Validate())
+		} else {
+			require.ErrorContains(t, c.Validate(), says)
+		}
+	}
+	c = goodTrench()
 	c.ConfigMapName, c.Port = "", 0
 	err := c.Validate()
 	require.ErrorContains(t, err, "--config-map-name")
@@ -95,7 +106,7 @@ func TestOwnTrench(t *testing.T) {
 }
 
 // startTrench runs a trench process whose API server does not answer.
-func startTrench(t *testing.T, dir string) *grpc.ClientConn {
+func startTrench(t *testing.T, dir string, edits ...func(*TrenchConfig)) *grpc.ClientConn {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
@@ -103,6 +114,9 @@ func startTrench(t *testing.T, dir string) *grpc.ClientConn {
 	cfg := goodTrench()
 	cfg.Port, cfg.MetricsAddress, cfg.HealthSocket, cfg.Kubeconfig = port, "", "", cluster(t)
 	cfg.Datasource = filepath.Join(dir, "registry.db")
+	for _, edit := range edits {
+		edit(&cfg)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- RunTrench(ctx, cfg, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
@@ -139,8 +153,8 @@ func TestTrenchThatHasReadNothingAnswersNothing(t *testing.T) {
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 }
 
-// What the last run read counts as read.
-func TestTrenchRestartsWithoutAPIServer(t *testing.T) {
+// configuredDir has the registry of a process that has read its ConfigMap.
+func configuredDir(t *testing.T) string {
 	dir := t.TempDir()
 	var book config.Book
 	book.Read(map[string]string{
@@ -151,8 +165,25 @@ func TestTrenchRestartsWithoutAPIServer(t *testing.T) {
 	document := (&trench{cfg: goodTrench()}).document()
 	require.NoError(t, store.Write(t.Context(), registry.Batch{Documents: map[string][]byte{document: book.Document()}}))
 	require.NoError(t, store.Close())
+	return dir
+}
 
-	conn := startTrench(t, dir)
+// Where nobody may register as in Meridio 1.x, everybody may watch still.
+func TestTrenchRefusesLegacyRegistrations(t *testing.T) {
+	targets := nspv1.NewTargetRegistryClient(startTrench(t, configuredDir(t), func(c *TrenchConfig) { c.LegacyRegistration = "deny" }))
+	_, err := targets.Register(within(t, patience), &nspv1.Target{Type: nspv1.Target_FRONTEND, Ips: []string{"fe-1"}})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, "--legacy-registration")
+	w, err := targets.Watch(within(t, patience), &nspv1.Target{Type: nspv1.Target_FRONTEND, Status: nspv1.Target_ANY})
+	require.NoError(t, err)
+	list, err := w.Recv()
+	require.NoError(t, err)
+	require.Empty(t, list.GetTargets())
+}
+
+// What the last run read counts as read.
+func TestTrenchRestartsWithoutAPIServer(t *testing.T) {
+	conn := startTrench(t, configuredDir(t))
 	ctx := within(t, patience)
 	c := &nspv1.Conduit{Name: "c", Trench: &nspv1.Trench{Name: "trench-a"}}
 	w, err := nspv1.NewConfigurationManagerClient(conn).WatchStream(ctx, &nspv1.Stream{Conduit: c})
