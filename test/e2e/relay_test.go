@@ -182,7 +182,8 @@ func newLinked(t *testing.T, c *cluster.Cluster, namespace string, nsp, trench p
 	require.NoError(t, err)
 	t.Cleanup(l.nsp.Stop)
 	cfg := trenchConfig(t.Context(), t, c, namespace)
-	cfg.Credentials, cfg.Args = trench.Credentials, append(trench.Args, "--namespace-nsp="+l.nsp.Address())
+	cfg.Credentials = trench.Credentials
+	cfg.Args = append([]string{"--namespace-nsp=" + l.nsp.Address()}, trench.Args...)
 	l.trench, err = play.StartNSP(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(l.trench.Stop)
