@@ -13,7 +13,7 @@
 //
 //	apiGroups: [""]                  resources: [services]         verbs: [get, list, watch]
 //	apiGroups: [""]                  resources: [services/status]  verbs: [patch]
-//	apiGroups: [discovery.k8s.io]    resources: [endpointslices]   verbs: [list, watch]
+//	apiGroups: [discovery.k8s.io]    resources: [endpointslices]   verbs: [watch]
 //	apiGroups: [events.k8s.io]       resources: [events]           verbs: [create, patch]
 //
 // and in the NSP's own namespace, where resourceNames may list the ConfigMaps meridio-configuration-<trench>:

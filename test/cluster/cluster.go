@@ -40,12 +40,15 @@ var ErrStopped = errors.New("the shared cluster was stopped")
 type Config struct {
 	Dir string    // work directory, made if need be and kept by Stop; default a temporary one that Stop removes
 	Log io.Writer // progress of a first build; default standard error
+	// Audit keeps a log of what ServiceAccounts ask, for Requests. An existing cluster has none.
+	Audit bool
 }
 
 // Cluster is a running control plane. Its methods may be called concurrently, except Stop, StopAPIServer and
 // StartAPIServer among themselves.
 type Cluster struct {
 	dir       string
+	audit     bool
 	temporary *workDir // nil where the caller named the directory
 	bin       string
 	adminFile string // kubeconfig
@@ -106,7 +109,7 @@ func startOnce(ctx context.Context, cfg Config, bin string) (*Cluster, error) {
 
 // newCluster prepares the work directory.
 func newCluster(cfg Config, bin string) (*Cluster, error) {
-	c := &Cluster{dir: cfg.Dir, bin: bin}
+	c := &Cluster{dir: cfg.Dir, audit: cfg.Audit, bin: bin}
 	if cfg.Dir != "" {
 		dir, err := filepath.Abs(cfg.Dir)
 		if err != nil {
@@ -174,6 +177,13 @@ func (c *Cluster) prepareAPIServer() error {
 		return err
 	}
 	c.apiArgs = apiServerArgs(c.dir, c.apiPort, c.etcdPort, credentials)
+	if c.audit {
+		args, err := auditArgs(c.dir)
+		if err != nil {
+			return err
+		}
+		c.apiArgs = append(c.apiArgs, args...)
+	}
 	c.config = &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", c.apiPort),
 		BearerToken:     credentials.token,

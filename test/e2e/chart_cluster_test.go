@@ -165,10 +165,10 @@ func TestChartPermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{
 		"get services": true, "list services": true, "watch services": true,
-		"patch services/status":                true,
-		"list endpointslices.discovery.k8s.io": true, "watch endpointslices.discovery.k8s.io": true,
-		"watch configmaps":            true,
-		"create events.events.k8s.io": true, "patch events.events.k8s.io": true,
+		"patch services/status":                 true,
+		"watch endpointslices.discovery.k8s.io": true,
+		"watch configmaps":                      true,
+		"create events.events.k8s.io":           true, "patch events.events.k8s.io": true,
 	}, granted(rules.Status.ResourceRules))
 
 	_, err = client.CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})

@@ -80,7 +80,7 @@ func newUpgradeScene(t *testing.T, namespace string) *upgradeScene {
 	t.Cleanup(source.Close)
 	s.creds = source.Client()
 	old := filepath.Join(t.TempDir(), "nsp")
-	require.NoError(t, os.WriteFile(old, []byte(standIn), 0o700)) //nolint:gosec // it is run
+	require.NoError(t, os.WriteFile(old, []byte(standIn), 0o700))
 	s.workload = runWorkload(t, workload.Config{
 		Cluster: c, Namespace: namespace, Dir: t.TempDir(), SPIFFESockets: sockets, Images: map[string]string{"nsp": old},
 	})

@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/test/chart"
+	"github.com/nordix/meridio-nsp/test/cluster"
+	"github.com/nordix/meridio-nsp/test/play"
+)
+
+// rightsScene is an installation on a cluster that records who asks what, with the processes of the chart.
+type rightsScene struct {
+	*testing.T
+	cluster   *cluster.Cluster
+	namespace string
+}
+
+// The Roles allow what the processes ask for and nothing else: with any one verb less something would be refused, and any verb
+// more would be of no use. What is asked for is what the audit log of the API server has after a run through the repertoire. // M9
+func TestChartPermissionsAreMinimal(t *testing.T) {
+	cluster.SkipIfShort(t)
+	c, err := cluster.Start(t.Context(), cluster.Config{Audit: true})
+	require.NoError(t, err)
+	t.Cleanup(c.Stop)
+	if c.External() {
+		t.Skip("an existing cluster has no audit log of ours")
+	}
+	s := &rightsScene{T: t, cluster: c, namespace: c.Namespace(t)}
+	require.NoError(t, chart.Install(t.Context(), c, s.namespace, trenches("trench-a")))
+	require.NoError(t, play.Configure(t.Context(), c.Client(), s.namespace, "trench-a", "conduit-a", map[string]int{"stream-a": 10}))
+	s.start(chart.ServiceAccount, "")
+	s.start("nsp-trench-trench-a", "trench-a")
+
+	s.service(true)
+	s.settled(pool.ReasonAccepted, chart.ServiceAccount)
+	for range 2 { // of the same event, the second is a patch
+		s.service(false)
+		s.settled("", chart.ServiceAccount)
+		s.service(true)
+		s.settled(pool.ReasonAccepted, chart.ServiceAccount)
+	}
+	s.usesItsRole(chart.ServiceAccount)
+	s.usesItsRole("nsp-trench-trench-a")
+}
+
+// start runs a process under its ServiceAccount.
+func (s *rightsScene) start(account, trench string) {
+	s.Helper()
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.Context(), s.namespace, account)
+	require.NoError(s, err)
+	nsp, err := play.StartNSP(s.Context(), play.NSPConfig{Namespace: s.namespace, Kubeconfig: kubeconfig, Dir: s.TempDir(), Trench: trench})
+	require.NoError(s, err)
+	s.Cleanup(nsp.Stop)
+}
+
+// service makes the Service a pool, or no pool any more.
+func (s *rightsScene) service(marked bool) {
+	s.Helper()
+	labels := play.PoolLabels("trench-a", "conduit-a", "stream-a")
+	if !marked {
+		delete(labels, pool.LabelMarker)
+	}
+	_, err := s.cluster.Service(s.Context(), cluster.ServiceConfig{Namespace: s.namespace, Name: "web", Labels: labels})
+	require.NoError(s, err)
+}
+
+// settled waits until the Service has been accepted with this reason, or has no condition.
+func (s *rightsScene) settled(reason, account string) {
+	s.Helper()
+	require.EventuallyWithT(s.T, func(t *assert.CollectT) {
+		service, err := s.cluster.Client().CoreV1().Services(s.namespace).Get(s.Context(), "web", metav1.GetOptions{})
+		require.NoError(t, err)
+		have := ""
+		for _, condition := range service.Status.Conditions {
+			if condition.Type == "meridio.nordix.org/Accepted" {
+				have = condition.Reason
+			}
+		}
+		require.Equal(t, reason, have)
+	}, patience, 50*time.Millisecond)
+}
+
+// usesItsRole compares what the account may do with what it has done.
+func (s *rightsScene) usesItsRole(account string) {
+	s.Helper()
+	role, err := s.cluster.Client().RbacV1().Roles(s.namespace).Get(s.Context(), account, metav1.GetOptions{})
+	require.NoError(s, err)
+	may := rights(role.Rules)
+	require.NotEmpty(s, may)
+	require.EventuallyWithT(s.T, func(t *assert.CollectT) {
+		requests, err := s.cluster.Requests(s.namespace, account)
+		require.NoError(t, err)
+		require.Equal(t, may, asked(requests, role.Rules))
+	}, patience, 50*time.Millisecond)
+	requests, err := s.cluster.Requests(s.namespace, account)
+	require.NoError(s, err)
+	for _, r := range requests {
+		require.True(s, r.Allowed, "%s is refused %+v", account, r)
+		require.Equal(s, s.namespace, r.Namespace, "%s asks about another namespace: %+v", account, r)
+	}
+}
+
+// rights are the single permissions of rules.
+func rights(rules []rbacv1.PolicyRule) []string {
+	var all []string
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{"*"}
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					for _, name := range names {
+						all = append(all, fmt.Sprintf("%s %s.%s %s", verb, resource, group, name))
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// asked are the permissions that the requests need, in terms of the rules: a name counts where a rule has it.
+func asked(requests []cluster.Request, rules []rbacv1.PolicyRule) []string {
+	named := map[string]bool{}
+	for _, rule := range rules {
+		for _, name := range rule.ResourceNames {
+			named[name] = true
+		}
+	}
+	var all []string
+	for _, r := range requests {
+		name := "*"
+		if named[r.Name] {
+			name = r.Name
+		}
+		all = append(all, fmt.Sprintf("%s %s.%s %s", r.Verb, r.Resource, r.Group, name))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
