@@ -6,7 +6,7 @@ SHELL       := /bin/bash
 GO       ?= go
 MODULE   := github.com/nordix/meridio-nsp
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS  := -s -w -X $(MODULE)/pkg/nsp.Version=$(VERSION)
+LDFLAGS  := -s -w -X $(MODULE)/pkg/nsp.Version=$(VERSION) -X $(MODULE)/pkg/cli.Version=$(VERSION)
 TOOLS    := $(CURDIR)/bin/tools
 CHART    := deployments/helm/meridio-nsp
 FUZZTIME ?= 5s

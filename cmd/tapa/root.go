@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nordix/meridio-nsp/pkg/cli"
-	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
 )
 
 // run is the whole program.
@@ -34,9 +33,9 @@ func newRoot() *cobra.Command {
 			"What only the pools want is closed when the sidecar is told to end. Who wants what is kept in --state-file, so that a\n" +
 			"restart of the sidecar changes nothing.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
-		Example: "  tapa --pod-name web-0 --pod-namespace red --pod-uid 6e2c... --token-file /var/run/secrets/nsp/token\n" +
+		Example: "  tapa --pod-name web-0 --pod-namespace red --nsp-address nsp-service.red:7778 --tls-ca-file /tls/ca.crt\n" +
 			"  tapa status",
-		Version:           sidecar.Version,
+		Version:           cli.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
@@ -51,7 +50,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 	root.AddCommand(newStatus(), newHealth(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cli.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), sidecar.Version) },
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), cli.Version) },
 	})
 	return root
 }

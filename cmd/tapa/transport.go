@@ -14,10 +14,18 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/cli"
-	"github.com/nordix/meridio-nsp/pkg/nsp"
 	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
+
+// The transports, as those of nsp.
+const (
+	overPlaintext = "plaintext"
+	overTLS       = "tls"
+	overSPIFFE    = "spiffe"
+)
+
+var transports = []string{overPlaintext, overTLS, overSPIFFE}
 
 // transport is what the connection to the NSP is made of. Its fields are flags.
 type transport struct {
@@ -31,7 +39,7 @@ type transport struct {
 func addTransport(cmd *cobra.Command) *transport {
 	t := &transport{}
 	f := cmd.Flags()
-	f.StringVar(&t.name, "transport", "", "one of "+strings.Join(nsp.Transports, ", ")+
+	f.StringVar(&t.name, "transport", "", "one of "+strings.Join(transports, ", ")+
 		"; empty chooses spiffe where --"+cli.SPIFFEFlag+" is set, tls where a --tls-* flag is, else plaintext")
 	f.StringVar(&t.files.CA, "tls-ca-file", "", "CA of the NSP's certificate, PEM; empty is the system's; read again at each connection, as are the next two")
 	f.StringVar(&t.files.Cert, "tls-cert-file", "", "certificate to show to the NSP, PEM")
@@ -40,7 +48,7 @@ func addTransport(cmd *cobra.Command) *transport {
 	f.StringVar(&t.spiffeSocket, cli.SPIFFEFlag, "", "workload API that gives SVIDs, as unix:///path; also read from "+workloadapi.SocketEnv)
 	f.StringVar(&t.tokenFile, "token-file", "", "projected ServiceAccount token to show to the NSP; read again when the kubelet replaces it")
 	f.BoolVar(&t.tokenPlaintext, "token-over-plaintext", false, "show the token even where anybody on the way can read it; for development")
-	cli.Complete(cmd, "transport", nsp.Transports...)
+	cli.Complete(cmd, "transport", transports...)
 	return t
 }
 
@@ -49,24 +57,24 @@ func (t *transport) kind() string {
 	case t.name != "":
 		return t.name
 	case t.files != client.TLSFiles{}:
-		return nsp.TLS
+		return overTLS
 	case t.spiffeSocket != "":
-		return nsp.SPIFFE
+		return overSPIFFE
 	}
-	return nsp.Plaintext
+	return overPlaintext
 }
 
 func (t *transport) validate() error {
 	switch kind := t.kind(); {
-	case !slices.Contains(nsp.Transports, kind):
-		return fmt.Errorf("--transport is %q: choose one of %s", kind, strings.Join(nsp.Transports, ", "))
-	case kind != nsp.TLS && t.files != client.TLSFiles{}:
+	case !slices.Contains(transports, kind):
+		return fmt.Errorf("--transport is %q: choose one of %s", kind, strings.Join(transports, ", "))
+	case kind != overTLS && t.files != client.TLSFiles{}:
 		return fmt.Errorf("--tls-* flags are given, but --transport is %s: choose --transport=tls, or drop them", kind)
 	case (t.files.Cert == "") != (t.files.Key == ""):
 		return errors.New("--tls-cert-file and --tls-key-file belong together: set both or none")
-	case kind == nsp.SPIFFE && t.spiffeSocket == "":
+	case kind == overSPIFFE && t.spiffeSocket == "":
 		return errors.New("--transport=spiffe needs --spiffe-endpoint-socket: set it, or SPIFFE_ENDPOINT_SOCKET, to that of the workload API")
-	case kind == nsp.Plaintext && t.tokenFile != "" && !t.tokenPlaintext:
+	case kind == overPlaintext && t.tokenFile != "" && !t.tokenPlaintext:
 		return errors.New("--token-file needs --transport=tls or spiffe: over plaintext anybody on the way can take the token; " +
 			"see --token-over-plaintext")
 	}
@@ -77,9 +85,9 @@ func (t *transport) validate() error {
 func (t *transport) open(ctx context.Context, cfg *sidecar.Config, log *slog.Logger) (end func(), err error) {
 	end = func() {}
 	switch t.kind() {
-	case nsp.TLS:
+	case overTLS:
 		cfg.Credentials, err = t.files.Credentials()
-	case nsp.SPIFFE:
+	case overSPIFFE:
 		var source *auth.SPIFFE
 		if source, err = auth.OpenSPIFFE(ctx, auth.SPIFFEConfig{Socket: t.spiffeSocket, Log: log}); err == nil {
 			cfg.Credentials, end = source.Client(), source.Close

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Version is what the build says it is.
+var Version = "dev"
+
 // Exit codes, as people and scripts expect them.
 const (
 	ExitOK = iota

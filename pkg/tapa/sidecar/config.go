@@ -12,9 +12,6 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// Version is what the build says it is.
-var Version = "dev"
-
 // Config says whose sidecar this is, and what it reaches.
 type Config struct {
 	// PodName, PodNamespace and PodUID are the pod; PodIP names it where there is no name.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/tapa"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
@@ -31,7 +32,7 @@ func newMetrics() *metrics {
 		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tapa_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": Version},
+		Name: "tapa_build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": cli.Version},
 	}, func() float64 { return 1 })
 	return &metrics{
 		registry: r,

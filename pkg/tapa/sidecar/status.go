@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/tapa"
 )
 
@@ -48,7 +49,7 @@ func (s *Sidecar) Status() Status {
 	view, _ := s.reconciler.View()
 	nsp := s.assigned.Status()
 	out := Status{
-		Version: Version, Pod: s.cfg.PodNamespace + "/" + s.cfg.PodName, Trench: view.Trench, Stream: []StreamStatus{},
+		Version: cli.Version, Pod: s.cfg.PodNamespace + "/" + s.cfg.PodName, Trench: view.Trench, Stream: []StreamStatus{},
 		NSP:  LinkStatus{Address: s.cfg.NSPAddress, Connected: nsp.Live, Error: text(nsp.Err)},
 		TAPA: LinkStatus{Address: s.cfg.AmbassadorSocket, Connected: view.Connected, Error: text(view.Cause)},
 	}
