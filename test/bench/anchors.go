@@ -4,15 +4,22 @@ import "time"
 
 // Budgets of the design: 2 cores, loopback.
 var (
-	budgetFirst = bound{label: "budget", p50: 1, p99: 5}
-	budgetLast  = bound{label: "budget", p50: 3, p99: 15}
+	budgetFirst = bound{label: "budget", p50: 1, p99: 5, floor: floorFirst}
+	budgetLast  = bound{label: "budget", p50: 3, p99: 15, floor: floorLast}
 
 	budgetBytes     = bound{label: "budget", p50: 300}
-	budgetRegister  = bound{label: "budget", p50: 5000, more: true}
-	budgetRefresh   = bound{label: "budget", p50: 20000, more: true}
+	budgetRegister  = bound{label: "budget", p50: 5000, more: true, floor: floorCalls}
+	budgetRefresh   = bound{label: "budget", p50: 20000, more: true, floor: floorCalls}
 	budgetPlaintext = bound{label: "budget", p50: 0.6 * 1024}
 	budgetTLS       = bound{label: "budget", p50: 1.5 * 1024}
 	budgetRestart   = bound{label: "budget", p50: 2}
+)
+
+// What a server that does nothing is asked for too.
+const (
+	floorFirst = "one message to the first of 100 load balancers"
+	floorLast  = "one message to the last of 100 load balancers"
+	floorCalls = "calls of 64 callers"
 )
 
 // anchor is what the NSP of Meridio 1.2 does: its own code with sqlite and plain gRPC, 10 streams, 8 callers, measured on a

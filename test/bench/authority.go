@@ -90,3 +90,8 @@ func (a *authority) serverArgs() []string {
 func (a *authority) dial(address string) dial {
 	return dial{Address: address, CA: a.file("ca.crt"), Cert: a.file("client.crt"), Key: a.file("client.key")}
 }
+
+// serverFiles are the files of a server in this very program.
+func (a *authority) serverFiles() dial {
+	return dial{CA: a.file("ca.crt"), Cert: a.file("server.crt"), Key: a.file("server.key")}
+}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -147,9 +148,7 @@ func machine(ctx context.Context, w *world) error {
 		return err
 	}
 	defer hangUp()
-	files := w.authority.dial("")
-	files.Cert, files.Key = w.authority.file("server.crt"), w.authority.file("server.key")
-	address, err := call[string](ctx, peers[0], "Bare.Serve", BareArgs{files})
+	address, err := call[string](ctx, peers[0], "Bare.Serve", BareArgs{w.authority.serverFiles()})
 	if err != nil {
 		return err
 	}
@@ -159,7 +158,7 @@ func machine(ctx context.Context, w *world) error {
 			return err
 		}
 	}
-	return bareCalls(ctx, w, peers[2], at)
+	return bareCalls(ctx, w, peers[2], at, "a server that does nothing, mTLS")
 }
 
 // fsyncs measures what a durable write costs at least, on the disk that the registries are on.
@@ -188,28 +187,80 @@ func bareFanOut(ctx context.Context, w *world, server, lbs *peer, at dial, n int
 	if _, err := call[time.Duration](ctx, lbs, "Balancers.Connect", BalancersArgs{Dial: at, Count: n}); err != nil {
 		return err
 	}
-	var first, last []time.Duration
+	var st stages
 	for i := range pick(w, 200, 40) {
-		on := i%2 == 0
-		began, err := call[int64](ctx, server, "Bare.Announce", AnnounceArgs{Pod: "bare", On: on})
-		if err != nil {
+		began := time.Now()
+		if err := bareEvent(ctx, server, lbs, i%2 == 0, began, &st); err != nil {
 			return err
 		}
-		heard, err := call[[]int64](ctx, lbs, "Balancers.Heard", HeardArgs{Pod: "bare", On: on, Since: began})
-		if err != nil {
-			return err
-		}
-		first = append(first, time.Duration(slices.Min(heard)-began))
-		last = append(last, time.Duration(slices.Max(heard)-began))
 		wait(ctx, 10*time.Millisecond)
 	}
 	setup := "a server that does nothing, mTLS, " + strconv.Itoa(n) + " LBs"
-	w.report.times("one message to all: at the first LB", setup, first)
-	w.report.times("one message to all: at the last LB", setup, last)
+	w.report.times("one message to all: at the first LB", setup, st.first)
+	w.report.times("one message to all: at the last LB", setup, st.last)
+	w.report.floorTimes(floorFirst, st.first)
+	w.report.floorTimes(floorLast, st.last)
 	return nil
 }
 
-func bareCalls(ctx context.Context, w *world, fleet *peer, at dial) error {
+// bareEvent has the server that does nothing tell all, of something that was known at the given time.
+func bareEvent(ctx context.Context, server, lbs *peer, on bool, known time.Time, st *stages) error {
+	began, err := call[int64](ctx, server, "Bare.Announce", AnnounceArgs{Pod: "bare", On: on})
+	if err != nil {
+		return err
+	}
+	heard, err := call[[]int64](ctx, lbs, "Balancers.Heard", HeardArgs{Pod: "bare", On: on, Since: began})
+	if err != nil {
+		return err
+	}
+	st.first = append(st.first, time.Unix(0, slices.Min(heard)).Sub(known))
+	st.last = append(st.last, time.Unix(0, slices.Max(heard)).Sub(known))
+	return nil
+}
+
+// floor measures what a server that does nothing but tell of slice events would do among the same leases, heartbeats and writes
+// to the API server. The process under test has no load balancers meanwhile.
+func (s *scene) floor(ctx context.Context) error {
+	const balancers = 100
+	peers, hangUp, err := s.peers(ctx, 3)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	address, err := call[string](ctx, peers[0], "Bare.Serve", BareArgs{s.authority.serverFiles()})
+	if err != nil {
+		return err
+	}
+	at := s.authority.dial(address)
+	if _, err := call[time.Duration](ctx, peers[1], "Balancers.Connect", BalancersArgs{Dial: at, Count: balancers}); err != nil {
+		return err
+	}
+	var st stages
+	for range pick(s.world, 100, 20) / 2 {
+		i := rand.IntN(s.farm.size)
+		for _, ready := range []bool{false, true} {
+			if _, err := s.farm.ready(ctx, i, ready); err != nil {
+				return err
+			}
+			announced, err := s.farm.seen.WaitReady(ctx, podName(i), ready)
+			if err != nil {
+				return err
+			}
+			if err := bareEvent(ctx, peers[0], peers[1], !ready, announced, &st); err != nil {
+				return err
+			}
+			wait(ctx, 10*time.Millisecond+rand.N(20*time.Millisecond))
+		}
+	}
+	setup := fmt.Sprintf("%s, a server that does nothing, %d LBs", s.setup(), balancers)
+	s.report.times("slice event -> message at the first LB", setup, st.first)
+	s.report.times("slice event -> message at the last LB", setup, st.last)
+	s.report.floorTimes(floorFirst, st.first)
+	s.report.floorTimes(floorLast, st.last)
+	return bareCalls(ctx, s.world, peers[2], at, s.setup()+", a server that does nothing")
+}
+
+func bareCalls(ctx context.Context, w *world, fleet *peer, at dial, setup string) error {
 	const members = 1000
 	_, err := call[time.Duration](ctx, fleet, "Fleet.Connect", FleetArgs{
 		Dial: at, Namespace: "bare", Members: members, Connections: sharedConnections, Streams: 10, MaxTargets: 200,
@@ -222,7 +273,8 @@ func bareCalls(ctx context.Context, w *world, fleet *peer, at dial) error {
 		if err != nil {
 			return err
 		}
-		w.report.figure("Register", "a server that does nothing, mTLS, "+strconv.Itoa(callers)+" callers", "calls/s", r.perSecond(), latency(r))
+		w.report.figure("Register", fmt.Sprintf("%s, %d callers", setup, callers), "calls/s", r.perSecond(), latency(r))
+		w.report.floors[floorCalls] = floor{p50: r.perSecond()}
 	}
 	return nil
 }

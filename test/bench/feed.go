@@ -75,7 +75,7 @@ func feed(ctx context.Context, w *world, size int, largest bool) error {
 	if !largest {
 		return s.fastPath(ctx, 100, pick(w, 100, 20), false)
 	}
-	for _, step := range []func(context.Context) error{s.idle, s.rates} {
+	for _, step := range []func(context.Context) error{s.idle, s.rates, s.floor} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -254,7 +254,7 @@ func (s *scene) wakes(ctx context.Context) error {
 
 // rates measures Register, durable, and refreshes.
 func (s *scene) rates(ctx context.Context) error {
-	for _, callers := range []int{8, 64} {
+	for _, callers := range []int{8, manyCallers} {
 		for _, change := range []bool{true, false} {
 			if err := s.rate(ctx, callers, change); err != nil {
 				return err
@@ -264,11 +264,17 @@ func (s *scene) rates(ctx context.Context) error {
 	return nil
 }
 
+// manyCallers are as many as the budgets are for.
+const manyCallers = 64
+
 // rate measures one of them.
 func (s *scene) rate(ctx context.Context, callers int, change bool) error {
 	what, against := "refreshes", budgetRefresh
 	if change {
 		what, against = "registrations, durable", budgetRegister
+	}
+	if callers < manyCallers {
+		against = bound{} // so few wait for each other's answers
 	}
 	note, r, err := s.nsp.probe(ctx, s.fleet, ProbeArgs{
 		Count: s.farm.size, Callers: callers, For: pick(s.world, 4*time.Second, time.Second), Change: change,

@@ -149,5 +149,5 @@ func (s *scene) accepted(ctx context.Context) error {
 	if err := s.fastPath(ctx, 100, pick(s.world, 100, 20), true); err != nil {
 		return err
 	}
-	return s.rate(ctx, 64, true)
+	return s.rate(ctx, manyCallers, true)
 }

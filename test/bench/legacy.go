@@ -129,7 +129,7 @@ func (t *trial) rates(ctx context.Context) error {
 				what, than = "Register that changes something", a.register
 			}
 			note, r, err := t.probe(ctx, ProbeArgs{
-				Count: t.targets, Callers: callers, For: pick(t.world, 1500*time.Millisecond, 500*time.Millisecond), Change: change,
+				Count: t.targets, Callers: callers, For: pick(t.world, time.Second, 500*time.Millisecond), Change: change,
 			})
 			if err != nil {
 				return err

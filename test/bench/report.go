@@ -22,7 +22,12 @@ type report struct {
 	Rows    []row  `json:"rows"`
 
 	suite string
+	// floors are the latest figures of a server that does nothing, by what they are the floor of.
+	floors map[string]floor
 }
+
+// floor is a figure of a server that does nothing.
+type floor struct{ p50, p99 float64 }
 
 // row is one measurement.
 type row struct {
@@ -41,7 +46,10 @@ type row struct {
 	Ratio    float64 `json:"ratio,omitempty"`
 	RatioP99 float64 `json:"ratioP99,omitempty"`
 	Missed   bool    `json:"missed,omitempty"`
-	Note     string  `json:"note,omitempty"`
+	// Floor is what a server that does nothing does here, in the same run; Beyond says that it misses the budget too.
+	Floor  string `json:"floor,omitempty"`
+	Beyond bool   `json:"beyond,omitempty"`
+	Note   string `json:"note,omitempty"`
 	// Load is the load average of the last minute when the row was made.
 	Load float64 `json:"load"`
 }
@@ -52,12 +60,23 @@ type bound struct {
 	p50, p99 float64
 	// more says that more is better.
 	more bool
+	// floor names what a server that does nothing can be asked for too.
+	floor string
 }
 
 func newReport() *report {
 	return &report{
 		Machine: fmt.Sprintf("%s, %d cores, %s", cpuModel(), runtime.NumCPU(), runtime.Version()),
 		Began:   time.Now().UTC().Format(time.RFC3339),
+		floors:  make(map[string]floor),
+	}
+}
+
+// floorTimes notes durations as a floor.
+func (r *report) floorTimes(name string, samples []time.Duration) {
+	sorted := slices.Sorted(slices.Values(samples))
+	if len(sorted) > 0 {
+		r.floors[name] = floor{ms(quantile(sorted, 0.5)), ms(quantile(sorted, 0.99))}
 	}
 }
 
@@ -112,6 +131,14 @@ func (r *report) compare(line row, against []bound) {
 			line.RatioP99 = b.ratio(line.P99, b.p99)
 		}
 		line.Missed = b.label == "budget" && (line.Ratio < 1 || b.p99 > 0 && line.RatioP99 < 1)
+		if f, ok := r.floors[b.floor]; ok {
+			line.Floor = number(f.p50)
+			line.Beyond = b.ratio(f.p50, b.p50) < 1
+			if b.p99 > 0 {
+				line.Floor += " / " + number(f.p99)
+				line.Beyond = line.Beyond || b.ratio(f.p99, b.p99) < 1
+			}
+		}
 		r.add(line)
 	}
 }
@@ -174,6 +201,33 @@ func (r *report) print(w io.Writer, format string) error {
 			fmt.Fprintf(tw, "\n%s\nWHAT\tSETUP\tP50\tP99\tMAX\tUNIT\tAGAINST\tTIMES BETTER\tLOAD\tNOTE\n", strings.ToUpper(suite))
 		}
 		fmt.Fprintln(tw, strings.Join(line.cells(), "\t"))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return r.printBudgets(w)
+}
+
+// printBudgets repeats what has a budget, to be quoted.
+func (r *report) printBudgets(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(tw, "\nBUDGETS\nWHAT\tSETUP\tSEEN\tBUDGET\tUNIT\tDOES NOTHING\tVERDICT\n")
+	for _, line := range r.Rows {
+		limit, ok := strings.CutPrefix(line.Against, "budget ")
+		if !ok {
+			continue
+		}
+		seen, verdict := number(line.P50), "met"
+		if line.RatioP99 > 0 {
+			seen += " / " + number(line.P99)
+		}
+		switch {
+		case line.Missed && line.Beyond:
+			verdict = "missed, as by a server that does nothing"
+		case line.Missed:
+			verdict = "missed"
+		}
+		fmt.Fprintln(tw, strings.Join([]string{line.What, line.Setup, seen, limit, line.Unit, line.Floor, verdict}, "\t"))
 	}
 	return tw.Flush()
 }
