@@ -117,7 +117,7 @@ func TestClaimCountsInItsTrench(t *testing.T) {
 	n.is(b, Inactive, pool.ReasonNotReady)
 }
 
-// An address of two pods proves nothing, until it is one pod's again. // D4
+// An address of two pods proves nothing, until it is one pod's again and that pod calls. // D4
 func TestSharedPeerAddress(t *testing.T) {
 	n := running(t)
 	a := target(x1, 1)
@@ -125,6 +125,8 @@ func TestSharedPeerAddress(t *testing.T) {
 	n.do(service("s", x1), slice("x", "s", 1, ready("u1"), ready("u2").at("10.0.0.1")))
 	n.bound(a, Unbound, "")
 	n.do(slice("x", "s", 2, ready("u1"), ready("u2")))
+	n.bound(a, Unbound, "")
+	n.refresh(a)
 	n.bound(a, BoundByPeer, "u1")
 	n.do(slice("x", "s", 3, notReady("u1"), ready("u2").at("10.0.0.1")))
 	n.bound(a, BoundByMemory, "u1")

@@ -119,7 +119,12 @@ func workloadsOf(m *pool.Member) []Workload {
 // bind finds the pod that a registration belongs to: a proven caller, a proven claim on its addresses, the peer address of the
 // call, or, where nothing speaks for any pod, the one it was bound to before.
 func (s *state) bind(r *record) {
-	r.member, r.binding = s.bound(r)
+	claimant, contested := s.claimant(r)
+	r.member, r.binding = s.bound(r, claimant)
+	if r.binding == BoundByMemory && contested {
+		s.disprove(r)
+	}
+	r.heard = false
 	uid, pod := r.entry.Caller.PodUID, ""
 	if m := r.member; m != nil {
 		uid, pod = m.Key.UID, m.Key.Namespace+"/"+m.Name
@@ -135,18 +140,24 @@ func (s *state) bind(r *record) {
 	}
 }
 
-func (s *state) bound(r *record) (*pool.Member, Binding) {
+// disprove forgets a binding of which the claim that may have made it is contested by now, with what followed from it. Otherwise
+// it would matter which of the sidecars came first.
+func (s *state) disprove(r *record) {
+	s.byPod.remove(r.memory.PodUID, r)
+	r.member, r.binding = nil, Unbound
+	r.memory.PodUID, r.memory.PodName, r.memory.Listed = "", "", false
+}
+
+func (s *state) bound(r *record, claimant *pool.Member) (*pool.Member, Binding) {
 	if uid := r.entry.Caller.PodUID; uid != "" {
 		// Proven: nothing else may speak for the registration, also while its pod is no member.
 		return bindTo(s.member(uid), BoundByProof)
 	}
-	if m := s.boundByClaim(r); m != nil {
-		return m, BoundByClaim
+	if claimant != nil {
+		return claimant, BoundByClaim
 	}
-	if peer := r.entry.Caller.Peer; peer.IsValid() {
-		if m := s.memberOf(Workload{Addr: peer}); m != nil {
-			return m, BoundByPeer
-		}
+	if m := s.boundByPeer(r); m != nil {
+		return m, BoundByPeer
 	}
 	return bindTo(s.member(r.memory.PodUID), BoundByMemory)
 }
@@ -158,22 +169,45 @@ func bindTo(m *pool.Member, by Binding) (*pool.Member, Binding) {
 	return m, by
 }
 
-// boundByClaim is the one member whose sidecar claims an address of the registration; several contest it, and then none does.
+// boundByPeer is who bears the address of the call, and did so when the call was made. Addresses are given to other pods: where
+// several bore it since, or the pod that the registration belonged to is gone, whoever bears it now has to call himself.
+func (s *state) boundByPeer(r *record) *pool.Member {
+	peer := r.entry.Caller.Peer
+	if !peer.IsValid() || r.doubted {
+		return nil
+	}
+	switch found := s.membersOf(Workload{Addr: peer}); {
+	case len(found) == 0:
+		return nil
+	case len(found) > 1, !r.heard && s.succeeds(found[0], r.memory.PodUID):
+		r.doubted = true
+		return nil
+	default:
+		return found[0]
+	}
+}
+
+// succeeds tells whether a member is another pod than one that is a member no more.
+func (s *state) succeeds(m *pool.Member, uid string) bool {
+	return uid != "" && m.Key.UID != uid && s.member(uid) == nil
+}
+
+// claimant is the one member whose sidecar claims an address of the registration; several contest it, and then none does.
 // A pod that another trench holds may bear the same secondary address and has no say.
-func (s *state) boundByClaim(r *record) (found *pool.Member) {
+func (s *state) claimant(r *record) (found *pool.Member, contested bool) {
 	for _, p := range r.entry.Prefixes {
 		for c := range s.claims.byAddr[p.Addr()] {
 			m := s.member(c.uid)
 			switch {
 			case m == nil || m.Trench != r.entry.Scope:
 			case found != nil && found != m:
-				return nil
+				return nil, true
 			default:
 				found = m
 			}
 		}
 	}
-	return found
+	return found, false
 }
 
 // conclude computes the row of a registration. It returns nil where that is gone.

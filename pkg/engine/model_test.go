@@ -51,6 +51,7 @@ type mWaiter struct {
 type history struct {
 	registry.Memory
 	left, reopened bool
+	doubted, heard bool
 	saved          registry.Memory
 }
 
@@ -72,6 +73,9 @@ func (w *world) registered(c registry.Change) {
 	h := w.history[c.New.ID]
 	if h != nil && h.left && c.Old.Caller == c.New.Caller {
 		h.reopened = true
+	}
+	if h != nil && (h.doubted || c.Old != c.New) {
+		h.doubted, h.heard = false, true
 	}
 }
 
@@ -191,7 +195,13 @@ func (w *world) conclude(e *registry.Entry, h *history) *Row {
 }
 
 func (w *world) bind(e *registry.Entry, h *history) (*pool.Member, Binding) {
-	m, binding := w.bound(e, h)
+	claimants := w.claimants(e)
+	m, binding := w.bound(e, h, claimants)
+	if binding == BoundByMemory && len(claimants) > 1 {
+		m, binding = nil, Unbound
+		h.PodUID, h.PodName, h.Listed = "", "", false
+	}
+	h.heard = false
 	uid, name := e.Caller.PodUID, ""
 	if m != nil {
 		uid, name = m.Key.UID, m.Key.Namespace+"/"+m.Name
@@ -204,24 +214,30 @@ func (w *world) bind(e *registry.Entry, h *history) (*pool.Member, Binding) {
 	return m, binding
 }
 
-func (w *world) bound(e *registry.Entry, h *history) (*pool.Member, Binding) {
-	if e.Caller.PodUID != "" {
-		return bindTo(w.byUID(e.Caller.PodUID), BoundByProof)
-	}
-	claimants := map[*pool.Member]bool{}
+func (w *world) claimants(e *registry.Entry) []*pool.Member {
+	all := map[*pool.Member]bool{}
 	for _, c := range w.claims {
 		says := slices.ContainsFunc(e.Prefixes, func(p netip.Prefix) bool { return slices.Contains(c.report.Addrs, p.Addr()) })
 		if m := w.byUID(c.uid); says && m != nil && m.Trench == e.Scope {
-			claimants[m] = true
+			all[m] = true
 		}
 	}
-	if len(claimants) == 1 {
-		for m := range claimants {
-			return m, BoundByClaim
-		}
+	return slices.Collect(maps.Keys(all))
+}
+
+func (w *world) bound(e *registry.Entry, h *history, claimants []*pool.Member) (*pool.Member, Binding) {
+	if e.Caller.PodUID != "" {
+		return bindTo(w.byUID(e.Caller.PodUID), BoundByProof)
 	}
-	if peer := e.Caller.Peer; peer.IsValid() {
-		if m := only(w.named(Workload{Addr: peer})); m != nil {
+	if m := only(claimants); m != nil {
+		return m, BoundByClaim
+	}
+	if peer := e.Caller.Peer; peer.IsValid() && !h.doubted {
+		bearers := w.named(Workload{Addr: peer})
+		m := only(bearers)
+		another := m != nil && h.PodUID != "" && m.Key.UID != h.PodUID && w.byUID(h.PodUID) == nil && !h.heard
+		h.doubted = len(bearers) > 1 || another
+		if m != nil && !another {
 			return m, BoundByPeer
 		}
 	}

@@ -68,6 +68,10 @@ func inOrder(first []Event, rest []any, r *rand.Rand) map[uint64]*Row {
 		}
 	}
 	s.commit(&out)
+	for _, r := range s.records { // everybody calls again, whoever bore his address meanwhile
+		s.changed(registry.Change{Old: r.entry, New: r.entry, Registered: true})
+	}
+	s.commit(&out)
 	rows := map[uint64]*Row{}
 	for _, row := range out.lists.Targets(Filter{}) {
 		rows[row.Entry.ID] = row

@@ -24,6 +24,9 @@ type record struct {
 	// left is set where a pool listed it and none does any more, as of the last commit; reopened where its caller registered
 	// again since.
 	left, reopened bool
+	// doubted is set where the address of the call may have been another pod's when the call was made, heard where there was a call
+	// since the last commit.
+	doubted, heard bool
 	// seat is how the row is counted.
 	seat seat
 	// waiting is set where this is no registration, but somebody who waits for an identifier; preferred is what was said of him.
@@ -282,9 +285,14 @@ func (s *state) update(r *record, c registry.Change) {
 		r.reopened = true
 		s.dirty[r] = struct{}{}
 	}
+	if c.Registered && r.doubted {
+		r.doubted, r.heard = false, true
+		s.dirty[r] = struct{}{}
+	}
 	if r.entry == c.New {
 		return
 	}
+	r.heard = r.heard || c.Registered && c.Old != c.New
 	s.unlink(r)
 	r.entry = c.New
 	s.link(r)
