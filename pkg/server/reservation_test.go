@@ -82,7 +82,8 @@ func TestReserveEndsWithItsDeadline(t *testing.T) {
 	require.Eventually(t, func() bool { // the server may learn of it a moment later
 		n.seen.mu.Lock()
 		defer n.seen.mu.Unlock()
-		return n.seen.called[targetpoolv1.Reservation_Reserve_FullMethodName+" DeadlineExceeded"] == 1
+		const method = targetpoolv1.Reservation_Reserve_FullMethodName
+		return n.seen.called[method+" DeadlineExceeded"]+n.seen.called[method+" Canceled"] == 1
 	}, patience, time.Millisecond)
 	require.NoError(t, n.registry.Unregister(n.ctx(), heldBy(2), registry.Caller{}))
 	id, err := n.reserve(n.ctx(), 5, false)
