@@ -19,6 +19,9 @@ type Config struct {
 	Dir string
 	// Output takes standard output and error; nil drops them.
 	Output io.Writer
+	// Thread, if set, is called first on the thread that starts the program, which inherits from it: a network namespace for
+	// example. Nothing else runs on that thread.
+	Thread func() error
 }
 
 // Process is a program that was started.
@@ -39,7 +42,7 @@ func Start(cfg Config) (*Process, error) {
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := cmd.Start()
+		err := cfg.onThread(cmd.Start)
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // how it ended is in its output
@@ -50,6 +53,15 @@ func Start(cfg Config) (*Process, error) {
 		return nil, fmt.Errorf("starting %s: %w", cfg.Path, err)
 	}
 	return p, nil
+}
+
+func (c Config) onThread(start func() error) error {
+	if c.Thread != nil {
+		if err := c.Thread(); err != nil {
+			return err
+		}
+	}
+	return start()
 }
 
 // PID is the process ID.
