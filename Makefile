@@ -48,6 +48,7 @@ lint: $(addprefix $(TOOLS)/,golangci-lint buf helm) proto-check crds-check ## Ch
 
 vet-modules: ## Vet the test modules beside the main one
 	CGO_ENABLED=0 $(GO) -C test/controlplane vet ./...
+	$(GO) -C test/crds vet ./...
 
 fuzz: ## Run each fuzz target for FUZZTIME (5s)
 	@grep -roE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file func; do \
