@@ -300,6 +300,8 @@ func (s *side) holderSays(who string, ev play.TAPAEvent) {
 		}
 	case play.Opened, play.Closed:
 		e.what = "of %s: " + ev.What + " " + short
+	case play.Undefined:
+		e.what = "of %s: waits for " + short + " to be configured"
 	default:
 		e.kind, e.what = trouble, "of %s: "+strings.ReplaceAll(ev.What, "%", "%%")
 	}
