@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -34,15 +32,14 @@ func newNamespace() *cobra.Command {
 		},
 	}
 	addProcess(cmd, &cfg.ProcessConfig, &level)
+	addAuth(cmd, &cfg.AuthConfig, "mtls for spiffe, token for tls, peer-address for plaintext")
 	f := cmd.Flags()
-	f.StringVar(&cfg.Authorisation, "authorisation", string(auth.PeerAddress), fmt.Sprintf("who is believed, one of %v", auth.Modes))
 	f.StringVar(&cfg.Assignment, "assignment", string(pool.ByMembership),
 		"which members hold a stream where the Service does not say: membership or ready")
 	f.BoolVar(&cfg.ReadinessPush, "readiness-push", true,
 		"tell load balancers of readiness at once; off, a target counts as long as its TAPA has it registered, as in Meridio 1.x")
 	f.StringSliceVar(&cfg.TrenchProcessAccounts, "trench-process-accounts", nil,
-		"ServiceAccounts that may relay the registry of a trench, as namespace/name, proven by their SVIDs")
-	complete(cmd, "authorisation", string(auth.PeerAddress), string(auth.None))
+		"ServiceAccounts that may relay the registry of a trench, as namespace/name, proven by token or SVID")
 	complete(cmd, "assignment", string(pool.ByMembership), string(pool.ByReadiness))
 	return cmd
 }

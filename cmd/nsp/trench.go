@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nordix/meridio-nsp/pkg/nsp"
-	"github.com/nordix/meridio-nsp/pkg/server"
 )
 
 func newTrench() *cobra.Command {
@@ -32,11 +31,10 @@ func beTrench(cmd *cobra.Command) {
 	var cfg nsp.TrenchConfig
 	var level string
 	addProcess(cmd, &cfg.ProcessConfig, &level)
+	addAuth(cmd, &cfg.AuthConfig, "legacy where clients show certificates, else peer-address")
 	f := cmd.Flags()
 	f.StringVar(&cfg.ConfigMapName, "config-map-name", nsp.DefaultConfigMap,
 		"ConfigMap with the configuration of the trench; Meridio's operator calls it meridio-configuration-<trench>")
-	f.StringVar(&cfg.LegacyRegistration, "legacy-registration", string(server.LegacyAllow),
-		"who may register: allow everybody whom the transport lets in, as Meridio 1.x does, own-namespace (by SVID), or deny")
 	f.StringVar(&cfg.NamespaceNSP, "namespace-nsp", "",
 		"address of the namespace process, as nsp-service.red:7778: it has the registry, and this process relays; empty stands alone")
 	f.StringVar(&cfg.LinkCA, "namespace-nsp-ca-file", "",
@@ -47,7 +45,6 @@ func beTrench(cmd *cobra.Command) {
 		"ServiceAccount as namespace/name; empty takes anybody whom the trust bundles verify")
 	f.StringVar(&cfg.LinkToken, "namespace-nsp-token-file", "",
 		"token of this process's ServiceAccount to show to the namespace process; read again at every call")
-	complete(cmd, "legacy-registration", string(server.LegacyAllow), string(server.LegacyOwnNamespace), string(server.LegacyDeny))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.Validate(); err != nil {
 			return usageError{err}

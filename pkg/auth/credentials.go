@@ -92,7 +92,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	if !ok {
 		return conn, info, nil
 	}
-	identity, err := c.spiffe.identify(tlsInfo.State)
+	identity, err := identify(tlsInfo.State, c.spiffe.ID().TrustDomain())
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -100,8 +100,8 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return conn, identified{TLSInfo: tlsInfo, identity: identity}, nil
 }
 
-// identify reads the SPIFFE ID of a client that has been verified.
-func (s *SPIFFE) identify(st tls.ConnectionState) (Identity, error) {
+// identify reads the SPIFFE ID of a client that has been verified; own is this process's trust domain.
+func identify(st tls.ConnectionState, own spiffeid.TrustDomain) (Identity, error) {
 	if len(st.PeerCertificates) == 0 || len(st.PeerCertificates[0].URIs) == 0 {
 		return Identity{}, errors.New("the client has no SPIFFE ID")
 	}
@@ -110,10 +110,40 @@ func (s *SPIFFE) identify(st tls.ConnectionState) (Identity, error) {
 		return Identity{}, fmt.Errorf("reading the SPIFFE ID of the client: %w", err)
 	}
 	identity := Identity{SPIFFEID: id}
-	if id.MemberOf(s.ID().TrustDomain()) {
+	if id.MemberOf(own) {
 		identity.Account = accountOf(id)
 	}
 	return identity, nil
+}
+
+// WithIdentity adds who the client is to server credentials that verify certificates by a CA; own is the trust domain that the
+// CA is believed for. A client without a SPIFFE ID proves nothing and is let in.
+func WithIdentity(c credentials.TransportCredentials, own spiffeid.TrustDomain) credentials.TransportCredentials {
+	return identifying{c, own}
+}
+
+// identifying reads SPIFFE IDs from certificates that something else has verified.
+type identifying struct {
+	credentials.TransportCredentials
+	own spiffeid.TrustDomain
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c identifying) Clone() credentials.TransportCredentials {
+	return identifying{c.TransportCredentials.Clone(), c.own}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c identifying) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if err != nil || !ok {
+		return conn, info, err //nolint:wrapcheck // gRPC compares it
+	}
+	if identity, err := identify(tlsInfo.State, c.own); err == nil {
+		info = identified{TLSInfo: tlsInfo, identity: identity}
+	}
+	return conn, info, nil
 }
 
 // refuse counts a client that was refused, and logs some of many. One that went before it said anything, as a TCP probe does,

@@ -71,6 +71,9 @@ func (s *state) replaceMember(key pool.MemberKey, m *pool.Member) (old *pool.Mem
 	if m != nil {
 		all = append(all, m)
 	}
+	if s.cfg.Listed != nil && (len(all) == 0) != (len(s.members[key.UID]) == 0) {
+		s.cfg.Listed(key.UID, len(all) > 0)
+	}
 	if len(all) == 0 {
 		delete(s.members, key.UID)
 	} else {

@@ -48,6 +48,8 @@ type Config struct {
 	Remember func(map[uint64]registry.Memory)
 	// Pools is told of pools that changed; nil is one that is gone.
 	Pools func(map[pool.Ref]*PoolStatus)
+	// Listed is told when a pod comes to be in some slice that counts, and when it leaves the last one. Optional.
+	Listed func(podUID string, listed bool)
 	// Committed is told of every commit.
 	Committed func(Commit)
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
 
@@ -27,6 +26,7 @@ type ProcessConfig struct {
 	EntryTimeout time.Duration
 
 	TransportConfig
+	AuthConfig
 
 	Kubeconfig      string
 	ShutdownTimeout time.Duration
@@ -36,8 +36,7 @@ type ProcessConfig struct {
 type NamespaceConfig struct {
 	ProcessConfig
 
-	Authorisation string
-	Assignment    string
+	Assignment string
 	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
 	ReadinessPush bool
 	// TrenchProcessAccounts are the ServiceAccounts of trench processes, as namespace/name, or as a name in Namespace.
@@ -46,18 +45,15 @@ type NamespaceConfig struct {
 
 // Validate says, in sentences, all that has to be changed.
 func (c *NamespaceConfig) Validate() error {
-	return errors.Join(c.ProcessConfig.Validate(), c.validatePolicy())
+	return errors.Join(c.ProcessConfig.Validate(), c.validateAuth(c.namespaceMode()), c.validatePolicy())
 }
 
 func (c *NamespaceConfig) validatePolicy() error {
 	var errs []error
-	if _, err := auth.ParseMode(c.Authorisation); err != nil {
-		errs = append(errs, fmt.Errorf("--authorisation: %w", err))
-	}
 	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
 		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
 	}
-	if _, err := parseAccounts(c.TrenchProcessAccounts, c.Namespace); err != nil {
+	if _, err := parseAccounts("--trench-process-accounts", c.TrenchProcessAccounts, c.Namespace); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -14,7 +14,7 @@ func good() NamespaceConfig {
 			Namespace: "red", Port: 7778, MetricsAddress: ":9090", HealthSocket: "/tmp/health.sock", Datasource: "/tmp/r.db",
 			EntryTimeout: time.Minute, TransportConfig: TransportConfig{Transport: Plaintext}, ShutdownTimeout: time.Second,
 		},
-		Authorisation: "peer-address", Assignment: "membership",
+		Assignment: "membership",
 	}
 }
 
@@ -79,7 +79,7 @@ func TestBadConfigurations(t *testing.T) {
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	err := (&NamespaceConfig{}).Validate()
 	for _, flag := range []string{
-		"--namespace", "--port", "--datasource", "--authorisation", "--assignment", "--entry-timeout", "--shutdown-timeout",
+		"--namespace", "--port", "--datasource", "--assignment", "--entry-timeout", "--shutdown-timeout",
 	} {
 		require.ErrorContains(t, err, flag)
 	}

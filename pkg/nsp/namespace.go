@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/kube"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -19,7 +18,7 @@ func RunNamespace(ctx context.Context, cfg NamespaceConfig, log *slog.Logger) er
 		return err
 	}
 	log.InfoContext(ctx, "serving", "version", Version, "namespace", cfg.Namespace, "address", n.grpcListener.Addr().String(),
-		"transport", cfg.transportName(), "authorisation", cfg.Authorisation, "registrations", len(n.saved.Entries))
+		"transport", cfg.transportName(), "authorisation", cfg.namespaceMode(), "registrations", len(n.saved.Entries))
 	n.server.Ready()
 	return runStages(ctx, n.stages(
 		component{"cluster", n.source.Run},
@@ -40,6 +39,7 @@ type namespace struct {
 
 func (n *namespace) assemble(context.Context) error {
 	post := poster{&n.sink}
+	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
 	n.source = kube.NewSource(kube.SourceConfig{
 		Client: n.client, Sink: post, Namespaces: []string{n.cfg.Namespace}, Log: n.log,
 	})
@@ -67,17 +67,13 @@ func (n *namespace) assemble(context.Context) error {
 		}
 	}
 	n.metrics.registry.MustRegister(n.source, n.configs, n.status)
-	mode := auth.Mode(n.cfg.Authorisation)
-	if mode == auth.None {
-		n.log.Warn("authorisation is off: every caller is believed; this is for development only")
-	}
-	accounts, err := parseAccounts(n.cfg.TrenchProcessAccounts, n.cfg.Namespace)
+	mode := n.cfg.namespaceMode()
+	accounts, err := parseAccounts("--trench-process-accounts", n.cfg.TrenchProcessAccounts, n.cfg.Namespace)
 	if err != nil {
 		return err
 	}
-	n.makeServer(server.Config{
+	return n.makeServer(server.Config{
 		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Reservations: n.registry,
 		TrenchProcesses: accounts, Auth: mode,
 	})
-	return nil
 }

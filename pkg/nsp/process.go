@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/server"
@@ -31,6 +32,7 @@ type process struct {
 
 	client    kubernetes.Interface
 	transport transport
+	tokens    *auth.Tokens
 	registry  *registry.Registry
 	saved     registry.Saved
 	sink      sink
@@ -83,7 +85,7 @@ func (p *process) onClose(f func()) { p.closers = append(p.closers, f) }
 
 // openTransport comes before openRegistry: it may wait for an SVID, and leases begin when the registry is loaded.
 func (p *process) openTransport(ctx context.Context) (err error) {
-	p.transport, err = openTransport(ctx, p.common.TransportConfig, p.metrics, p.log)
+	p.transport, err = openTransport(ctx, p.common.TransportConfig, p.common.TrustDomain, p.metrics, p.log)
 	if err == nil {
 		p.onClose(p.transport.close)
 	}
@@ -148,16 +150,20 @@ func restConfig(path string) (*rest.Config, error) {
 // makeEngine makes the engine of what was stored; the configuration says what is particular to the process.
 func (p *process) makeEngine(cfg engine.Config) {
 	cfg.Namespace, cfg.Remember, cfg.Committed = p.common.Namespace, p.registry.Remember, p.metrics.committed
-	cfg.Rebuilding = p.rebuilding()
+	cfg.Rebuilding, cfg.Listed = p.rebuilding(), p.podListed
 	p.engine = engine.New(cfg, p.saved.Entries)
 	p.sink.engine = p.engine
 }
 
 // makeServer makes the server; the configuration says what is particular to the process.
-func (p *process) makeServer(cfg server.Config) {
+func (p *process) makeServer(cfg server.Config) error {
 	cfg.Credentials, cfg.Namespace, cfg.Epoch, cfg.Grace = p.transport.server, p.common.Namespace, rand.Text()[:12], p.common.ShutdownTimeout
 	cfg.Observer, cfg.Log = p.metrics, p.log
+	if err := p.authorise(&cfg); err != nil {
+		return err
+	}
 	p.server = server.New(cfg)
+	return nil
 }
 
 func (p *process) listen(ctx context.Context) (err error) {

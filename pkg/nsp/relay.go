@@ -2,11 +2,7 @@ package nsp
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 
-	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/relay"
 	"github.com/nordix/meridio-nsp/pkg/server"
 )
@@ -51,22 +47,4 @@ func (t *trench) targets() (server.Targets, server.Registry) {
 		return t.relay, t.relay
 	}
 	return t.engine, t.registry
-}
-
-// parseAccounts reads ServiceAccounts as namespace/name, or as a name in the NSP's own namespace.
-func parseAccounts(list []string, own string) ([]auth.ServiceAccount, error) {
-	var accounts []auth.ServiceAccount
-	var errs []error
-	for _, s := range list {
-		ns, name, ok := strings.Cut(s, "/")
-		if !ok {
-			ns, name = own, s
-		}
-		if ns == "" || name == "" || strings.Contains(name, "/") {
-			errs = append(errs, fmt.Errorf("--trench-process-accounts has %q: write a ServiceAccount as namespace/name", s))
-			continue
-		}
-		accounts = append(accounts, auth.ServiceAccount{Namespace: ns, Name: name})
-	}
-	return accounts, errors.Join(errs...)
 }

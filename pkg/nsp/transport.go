@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 	"google.golang.org/grpc/credentials"
 
@@ -74,12 +75,15 @@ type transport struct {
 }
 
 // openTransport makes the credentials; that of SPIFFE waits for the first SVID.
-func openTransport(ctx context.Context, cfg TransportConfig, m *metrics, log *slog.Logger) (transport, error) {
+func openTransport(ctx context.Context, cfg TransportConfig, domain string, m *metrics, log *slog.Logger) (transport, error) {
 	switch cfg.transportName() {
 	case SPIFFE:
 		return openSPIFFE(ctx, cfg.SPIFFESocket, m, log)
 	case TLS:
 		server, stop, err := serverTLS(cfg.TLSCertFile, cfg.TLSKeyFile, cfg.TLSClientCA, reloadEvery) //nolint:contextcheck // a handshake brings its own
+		if err == nil && domain != "" && cfg.TLSClientCA != "" {
+			server = auth.WithIdentity(server, spiffeid.RequireTrustDomainFromString(domain))
+		}
 		return transport{server: server, close: stop}, err
 	default:
 		log.WarnContext(ctx, "the transport is plaintext: anybody on the way can read and change what is said; see --transport")

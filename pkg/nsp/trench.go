@@ -4,15 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/kube"
@@ -30,31 +27,15 @@ type TrenchConfig struct {
 
 	// ConfigMapName is the ConfigMap with the configuration of the trench.
 	ConfigMapName string
-	// LegacyRegistration is one of server.LegacyRegistrations; empty allows.
-	LegacyRegistration string
 }
 
 // Validate says, in sentences, all that has to be changed.
 func (c *TrenchConfig) Validate() error {
-	err := errors.Join(c.ProcessConfig.Validate(), c.validateLink(), c.validateLegacy())
+	err := errors.Join(c.ProcessConfig.Validate(), c.validateAuth(c.trenchMode()), c.validateLink())
 	if len(validation.IsDNS1123Subdomain(c.ConfigMapName)) > 0 {
 		err = errors.Join(err, errors.New("--config-map-name is no name of a ConfigMap: write it as "+config.MapName("trench-a")))
 	}
 	return err
-}
-
-// validateLegacy knows that only an SVID says which namespace a client is of.
-func (c *TrenchConfig) validateLegacy() error {
-	switch r := server.LegacyRegistration(c.LegacyRegistration); {
-	case r == "":
-		return nil
-	case !slices.Contains(server.LegacyRegistrations, r):
-		return fmt.Errorf("--legacy-registration is %q: choose one of %v", r, server.LegacyRegistrations)
-	case r == server.LegacyOwnNamespace && c.transportName() != SPIFFE:
-		return fmt.Errorf("--legacy-registration is %s, but --transport is %s, which tells no namespaces: choose --transport=%s",
-			r, c.transportName(), SPIFFE)
-	}
-	return nil
 }
 
 // trenchName is the name of the trench where its configuration does not say, empty where the ConfigMap's name does not either.
@@ -76,7 +57,7 @@ func RunTrench(ctx context.Context, cfg TrenchConfig, log *slog.Logger) error {
 	}
 	t.restore()
 	log.InfoContext(ctx, "serving", "version", Version, "namespace", cfg.Namespace, "configmap", cfg.ConfigMapName,
-		"address", t.grpcListener.Addr().String(), "transport", cfg.transportName(), "registrations", len(t.saved.Entries))
+		"address", t.grpcListener.Addr().String(), "transport", cfg.transportName(), "authorisation", cfg.trenchMode(), "registrations", len(t.saved.Entries))
 	watch := component{"configuration", t.watch.Run}
 	if cfg.relaying() {
 		return runStages(ctx, []component{{"relay", t.relay.Run}}, t.edge(watch))
@@ -115,6 +96,7 @@ func (t *trench) assemble(context.Context) error {
 		Name: "nsp_configuration_state_age_seconds", Help: "Time since the API server last said anything of the ConfigMap of a trench.",
 		ConstLabels: prometheus.Labels{"trench": cmp.Or(t.cfg.trenchName(), t.cfg.ConfigMapName)},
 	}, func() float64 { return t.watch.Age().Seconds() }))
+	t.openTokens(t.cfg.trenchMode(), t.documents.SaveDocument)
 	if t.relay == nil {
 		t.own = newOwnTrench(t.cfg.Namespace, t.cfg.trenchName(), poster{&t.sink}.Post)
 		t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want, DropConfig: t.own.drop})
@@ -123,11 +105,9 @@ func (t *trench) assemble(context.Context) error {
 	opened := make(chan struct{})
 	t.open = sync.OnceFunc(func() { t.server.Ready(); close(opened) })
 	targets, registry := t.targets()
-	t.makeServer(server.Config{
-		Targets: targets, Registry: registry, Configuration: t.configuration, Opened: opened,
-		Auth: auth.Legacy, LegacyRegistration: server.LegacyRegistration(t.cfg.LegacyRegistration),
+	return t.makeServer(server.Config{
+		Targets: targets, Registry: registry, Configuration: t.configuration, Opened: opened, Auth: t.cfg.trenchMode(),
 	})
-	return nil
 }
 
 // document is the name under which the configuration is stored with the registry.

@@ -70,24 +70,33 @@ func (cfg *Config) mayList(c auth.Caller, f engine.Filter) error {
 // mayRegister says whether a caller may register or unregister the target. Whose the target is, the registry knows.
 func (cfg *Config) mayRegister(c auth.Caller, t registry.Target) error {
 	switch {
+	case c.Mode == auth.None:
+		return nil
 	case c.Accountable() && t.Type == registry.Frontend:
 		return cfg.mayFeed(c, stream.Conduit{Namespace: cfg.Namespace, Trench: t.Stream.Trench, Name: t.Stream.Conduit})
+	case c.Mode == auth.ByToken && c.Pod == auth.Pod{}:
+		return auth.Deny(auth.OtherPod, "the token of %s is not bound to a pod: use a projected one", c.Account)
 	case c.Accountable():
-		return cfg.permit(c.Account, t.Stream)
-	case c.Mode == auth.Legacy:
-		return cfg.mayRegisterAsBefore(c)
+		if err := cfg.permit(c.Account, t.Stream); err != nil {
+			return err
+		}
 	}
-	return nil
+	if c.Pod != (auth.Pod{}) {
+		return nil
+	}
+	return cfg.mayRegisterAsBefore(c)
 }
 
+// mayRegisterAsBefore is for callers that prove no pod, as those of Meridio 1.x.
 func (cfg *Config) mayRegisterAsBefore(c auth.Caller) error {
-	switch cfg.LegacyRegistration {
-	case LegacyDeny:
+	switch {
+	case cfg.LegacyRegistration == LegacyDeny:
 		return auth.Deny(auth.LegacyDenied, "callers that prove no pod may not register; see --legacy-registration")
-	case LegacyOwnNamespace:
-		if c.Account.Namespace != cfg.Namespace {
-			return auth.Deny(auth.LegacyDenied, "%q is not of namespace %s; see --legacy-registration", c.SPIFFEID, cfg.Namespace)
-		}
+	case cfg.LegacyRegistration == LegacyOwnNamespace && c.Account.Namespace != cfg.Namespace:
+		return auth.Deny(auth.LegacyDenied, "callers that are not known to be of namespace %s may not register; see --legacy-registration", cfg.Namespace)
+	}
+	if cfg.LegacyRegistered != nil {
+		cfg.LegacyRegistered()
 	}
 	return nil
 }

@@ -82,6 +82,8 @@ type Config struct {
 	Permitted func(auth.ServiceAccount, stream.Key) error
 	// LegacyRegistration says who may register under auth.Legacy; empty is LegacyAllow.
 	LegacyRegistration LegacyRegistration
+	// LegacyRegistered is called when somebody who proves no pod was let through, for metrics; optional.
+	LegacyRegistered func()
 	// Opened is closed when calls may be answered; those that come before wait, except for health. nil is at once.
 	Opened <-chan struct{}
 	// Namespace is the NSP's own.
