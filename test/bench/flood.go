@@ -66,7 +66,7 @@ func (f *Flood) knock(ctx context.Context, address string) {
 	defer cancel()
 	d := tls.Dialer{Config: &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
-		InsecureSkipVerify: true, //nolint:gosec // it does not mind who refuses it
+		InsecureSkipVerify: true, // it does not mind who refuses it
 	}}
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err == nil {
