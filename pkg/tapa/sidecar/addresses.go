@@ -43,9 +43,9 @@ func addresses() ([]string, error) {
 }
 
 // watchAddresses tells the addresses at once and whenever they have changed, until ctx ends.
-func watchAddresses(ctx context.Context, read func() ([]string, error), log *slog.Logger, tell func([]string)) error {
+func watchAddresses(ctx context.Context, read func() ([]string, error), every time.Duration, log *slog.Logger, tell func([]string)) error {
 	changed := subscribe(ctx, log)
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last []string
 	for first := true; ; {

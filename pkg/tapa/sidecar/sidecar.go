@@ -129,7 +129,7 @@ func (s *Sidecar) drain(ctx context.Context) {
 func (s *Sidecar) parts() []func(context.Context) error {
 	return []func(context.Context) error{
 		s.reconciler.Run, s.serveTap, s.report, s.follow,
-		func(ctx context.Context) error { return watchAddresses(ctx, addresses, s.log, s.found) },
+		func(ctx context.Context) error { return watchAddresses(ctx, addresses, lookAgain, s.log, s.found) },
 		func(ctx context.Context) error { return serveHealth(ctx, s.health, s.listeners.health...) },
 		func(ctx context.Context) error { return serveHTTP(ctx, s.listeners.admin, s.adminHandler()) },
 		func(ctx context.Context) error { return serveHTTP(ctx, s.listeners.metrics, s.metrics.handler()) },
