@@ -157,7 +157,7 @@ func TestHostNetworkAssignments(t *testing.T) {
 
 // A slice written by hand in another namespace names a pod that is not there.
 func TestForgedUIDProvesNothing(t *testing.T) {
-	n := newNSP(t, func(c *Config) { c.Permit = permitAll })
+	n := newNSP(t, appMay)
 	n.do(NamespaceSynced{Namespace: own}, TrenchConfigured{Trench: "t1"})
 	a := target(x1, 1)
 	n.register(a)

@@ -141,6 +141,7 @@ func (s *state) bind(r *record) {
 	case pod != "":
 		r.memory.PodName = pod
 	}
+	r.memory.Account = s.account(r.memory)
 }
 
 // disprove forgets a binding of which the claim that may have made it is contested by now, with what followed from it. Otherwise

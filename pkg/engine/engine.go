@@ -27,8 +27,10 @@ type Config struct {
 	Namespaces []string
 	// Assignment is the policy where a Service names none.
 	Assignment pool.Assignment
-	// Permit says which namespaces may join which streams; see pool.Config.
-	Permit func(namespace string, k stream.Key, external bool) bool
+	// Grants say what other namespaces may do, see pool.Config. With GrantsPending nothing is answered before the first
+	// GrantsChanged: what is missing in them would be an order to close.
+	Grants        *pool.Grants
+	GrantsPending bool
 	// ReadinessOff leaves it to the TAPA to take a target out of traffic, as Meridio 1.x does: load balancers are not told of
 	// readiness, only of registrations.
 	ReadinessOff bool
@@ -70,6 +72,7 @@ type Engine struct {
 	out     outputs
 	watches atomic.Uint64
 	stale   atomic.Bool
+	grants  atomic.Pointer[pool.Grants]
 
 	mu      sync.Mutex
 	inbox   []input
@@ -90,6 +93,7 @@ type input struct {
 func New(cfg Config, entries []*registry.Entry) *Engine {
 	e := &Engine{state: newState(&cfg), wake: make(chan struct{}, 1)}
 	e.out = newOutputs(e.state)
+	e.grants.Store(cfg.Grants)
 	e.state.load(entries)
 	return e
 }
@@ -126,6 +130,24 @@ func (e *Engine) Registered(ctx context.Context, changes []registry.Change) {
 
 // Stale tells whether some namespace counts by what was stored before a restart.
 func (e *Engine) Stale() bool { return e.stale.Load() }
+
+// Permitted tells whether pods of a namespace that run as a ServiceAccount may join a stream. Names that the key leaves empty stand
+// for any. It answers from a snapshot and may be called from anywhere.
+func (e *Engine) Permitted(namespace, account string, k stream.Key) bool {
+	return namespace == e.state.cfg.Namespace || e.grants.Load().Permission(namespace, k).Account(account)
+}
+
+// Identify says that the pod which the workload names is proven to run as a ServiceAccount of its namespace, and returns when what
+// follows has been published. Where the UID is not named, nor any one pod found, it says nothing. Call it before Assignments,
+// whose answer may depend on it.
+func (e *Engine) Identify(ctx context.Context, w Workload, namespace, account string) error {
+	if account == "" || w.Namespace != "" && w.Namespace != namespace {
+		return nil
+	}
+	e.Post(identified{workload: w, namespace: namespace, account: account})
+	_, err := ask(ctx, e, func() struct{} { return struct{}{} })
+	return err
+}
 
 // Feed is the topic of a conduit.
 func (e *Engine) Feed(ctx context.Context, c stream.Conduit) (*Topic, error) {
@@ -266,6 +288,9 @@ func (e *Engine) turn(batch []input) {
 	stirred := false
 	for _, in := range batch {
 		for _, ev := range in.events {
+			if g, ok := ev.(GrantsChanged); ok {
+				e.grants.Store(g.Grants)
+			}
 			e.state.apply(ev)
 			stirred = true
 		}

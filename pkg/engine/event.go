@@ -49,9 +49,13 @@ type TrenchConfigured struct {
 // Rebuilt says that whoever is there has registered again since the stored registrations were lost.
 type Rebuilt struct{}
 
-// PermitChanged replaces the policy that says which namespaces may join which streams.
-type PermitChanged struct {
-	Permit func(namespace string, k stream.Key, external bool) bool
+// GrantsChanged replaces what other namespaces may do.
+type GrantsChanged struct{ Grants *pool.Grants }
+
+// identified says as which ServiceAccount of which namespace a pod runs.
+type identified struct {
+	workload           Workload
+	namespace, account string
 }
 
 // reported is what the sidecar of a workload says; a nil report ends its watch.
@@ -69,7 +73,8 @@ func (ServiceGone) isEvent()          {}
 func (SliceSet) isEvent()             {}
 func (SliceGone) isEvent()            {}
 func (TrenchConfigured) isEvent()     {}
-func (PermitChanged) isEvent()        {}
+func (GrantsChanged) isEvent()        {}
+func (identified) isEvent()           {}
 func (Rebuilt) isEvent()              {}
 func (reported) isEvent()             {}
 

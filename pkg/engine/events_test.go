@@ -48,7 +48,7 @@ func (p *player) start() {
 	cfg := &Config{
 		Prefer: func(m map[registry.Key]bool) { maps.Copy(p.preferred, m) },
 
-		Namespace: own, Namespaces: []string{own, "app"}, Permit: p.permitNow(),
+		Namespace: own, Namespaces: []string{own, "app"}, Grants: p.grants(),
 		WantConfig: func(trench string) { p.want[trench]++ }, Remember: p.book.remember,
 	}
 	p.s = newState(cfg)
@@ -58,10 +58,6 @@ func (p *player) start() {
 	for range 6 {
 		p.receivers = append(p.receivers, p.newReceiver())
 	}
-}
-
-func (p *player) permitNow() func(string, stream.Key, bool) bool {
-	return (&world{permits: maps.Clone(p.permits)}).permit
 }
 
 func (p *player) namespace() string { return one(p.pick, own, own, own, "app", "zoo") }
@@ -151,7 +147,7 @@ func (p *player) deleteSlice() {
 func (p *player) setPermit() {
 	k := one(p.pick, "app", "zoo") + one(p.pick, "x1", "x2")
 	p.permits[k] = !p.permits[k]
-	p.s.apply(PermitChanged{p.permitNow()})
+	p.s.apply(GrantsChanged{p.grants()})
 }
 
 func (p *player) asked() asked {

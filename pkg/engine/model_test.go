@@ -64,8 +64,16 @@ func newWorld(b *book) *world {
 	}
 }
 
-func (w *world) permit(ns string, k stream.Key, external bool) bool {
-	return !external && w.permits[ns+k.Name]
+func (w *world) grants() *pool.Grants {
+	var all []pool.Grant
+	for _, trench := range []string{"t1", "t2"} {
+		for k, granted := range w.permits {
+			if ns, name := k[:3], k[3:]; granted {
+				all = append(all, pool.Grant{Namespace: ns, Trench: trench, Stream: name})
+			}
+		}
+	}
+	return pool.NewGrants(all)
 }
 
 // registered notes what a Register says of the history.
@@ -100,7 +108,7 @@ func (w *world) commit() {
 
 // members are the pods of a fresh table; pkg/pool proves that it is order independent.
 func (w *world) members() (pods []*pool.Member) {
-	t := pool.New(pool.Config{Namespace: own, Permit: w.permit})
+	t := pool.New(pool.Config{Namespace: own, Grants: w.grants()})
 	for ref, s := range w.services {
 		if w.namespaces[ref.Namespace] == synced {
 			t.SetService(s)

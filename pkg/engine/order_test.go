@@ -47,7 +47,7 @@ func (p *player) final() (first []Event, rest []any) {
 		fresh.Memory = registry.Memory{}
 		rest = append(rest, registry.Change{New: &fresh, Registered: true})
 	}
-	return first, append(rest, PermitChanged{p.permitNow()})
+	return first, append(rest, GrantsChanged{p.grants()})
 }
 
 func inOrder(first []Event, rest []any, r *rand.Rand) map[uint64]*Row {

@@ -53,8 +53,8 @@ type state struct {
 	// answered is set once every namespace has been read or found unavailable; complete once the configuration of all trenches
 	// known by then has been read too. Both stay. loaded is set once the stored registrations have been concluded.
 	answered, complete, loaded bool
-	// rebuilding is Config.Rebuilding, until Rebuilt.
-	rebuilding bool
+	// rebuilding is Config.Rebuilding, until Rebuilt; grantsPending is Config.GrantsPending, until they are known.
+	rebuilding, grantsPending bool
 	// opening is set where something may have become worth telling since the last commit.
 	opening bool
 	// maxTargets is by trench; a trench that is not in it has not been read.
@@ -76,9 +76,11 @@ type state struct {
 	byPod  index[string]
 	// members is by pod UID. A UID is of one pod, but a hand-made slice of another namespace may name it too.
 	members map[string][]*pool.Member
-	claims  claims
-	tally   tally
-	watched watched
+	// accounts are the ServiceAccounts that pods are proven to run as.
+	accounts accounts
+	claims   claims
+	tally    tally
+	watched  watched
 	// newLimits are the trenches whose limits the registry has to hear.
 	newLimits map[string]bool
 
@@ -102,9 +104,9 @@ type streamState struct {
 func newState(cfg *Config) *state {
 	s := &state{
 		cfg:        cfg,
-		rebuilding: cfg.Rebuilding,
+		rebuilding: cfg.Rebuilding, grantsPending: cfg.GrantsPending,
 		table: pool.New(pool.Config{
-			Namespace: cfg.Namespace, Assignment: cfg.Assignment, Permit: cfg.Permit,
+			Namespace: cfg.Namespace, Assignment: cfg.Assignment, Grants: cfg.Grants,
 		}),
 		namespaces:     make(map[string]syncState),
 		maxTargets:     make(map[string]map[stream.Key]uint32),
@@ -118,6 +120,7 @@ func newState(cfg *Config) *state {
 		byPod:          make(index[string]),
 		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
+		accounts:       make(accounts),
 		tally:          newTally(),
 		watched:        newWatched(),
 		newLimits:      make(map[string]bool),
@@ -158,8 +161,14 @@ func (s *state) apply(ev Event) {
 	case Rebuilt:
 		s.rebuilding, s.opening = false, true
 		s.everything()
-	case PermitChanged:
-		s.table.SetPermit(ev.Permit)
+	case GrantsChanged:
+		s.table.SetGrants(ev.Grants)
+		if s.grantsPending {
+			s.grantsPending = false
+			s.everything()
+		}
+	case identified:
+		s.identify(ev)
 	case reported:
 		s.report(ev)
 	case watching:
@@ -268,6 +277,7 @@ func (s *state) changed(c registry.Change) {
 
 func (s *state) insert(e *registry.Entry) {
 	r := &record{entry: e, memory: e.Memory, saved: e.Memory}
+	s.recall(e.Memory)
 	s.records[e.Key] = r
 	s.link(r)
 	s.dirty[r] = struct{}{}

@@ -14,7 +14,10 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-func permitAll(string, stream.Key, bool) bool { return true }
+// appMay grants namespace app all of trench t1.
+func appMay(c *Config) {
+	c.Grants = pool.NewGrants([]pool.Grant{{Namespace: "app", Trench: "t1"}, {Namespace: "app", Externals: []string{pool.Any}, Trench: "t1"}})
+}
 
 func enabled(k stream.Key) Filter {
 	return Filter{Trench: k.Trench, Conduit: k.Conduit, Stream: k.Name}
@@ -87,7 +90,7 @@ func TestNothingIsToldBeforeItWasRead(t *testing.T) {
 }
 
 func TestLaterNamespaceHoldsUpNobody(t *testing.T) {
-	n := running(t, func(c *Config) { c.Permit = permitAll })
+	n := running(t, appMay)
 	require.True(t, n.s.answered)
 	n.do(NamespaceUnavailable{Namespace: "app"})
 	require.True(t, n.s.answered)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -27,11 +28,12 @@ type player struct {
 }
 
 func newPlayer(pick choose) *player {
-	w := &world{map[Ref]Service{}, map[Ref]Slice{}, map[permission]bool{
-		{own, "x1", true}: true, {own, "x2", true}: true, {"app", "x1", false}: true, {"app", "x2", false}: true,
-	}}
+	w := &world{map[Ref]Service{}, map[Ref]Slice{}, []Grant{
+		{Namespace: own, Externals: []string{Any}, Trench: "t1"}, {Namespace: own, Externals: []string{Any}, Trench: "t2"},
+		{Namespace: "app", Trench: "t1"}, {Namespace: "app", Accounts: []string{"web"}, Trench: "t2"},
+	}, map[MemberKey]string{}}
 	return &player{
-		world: w, pick: pick, table: New(Config{Namespace: own, Permit: w.permit}),
+		world: w, pick: pick, table: New(Config{Namespace: own, Grants: NewGrants(w.grants)}),
 		members: map[MemberKey]*Member{}, pools: map[Ref]*Pool{},
 	}
 }
@@ -212,11 +214,27 @@ func (p *player) dropNamespace() {
 	p.table.DropNamespace(ns)
 }
 
-func (p *player) setPermit() {
-	g := permission{one(p.pick, own, "app", "app", "zoo"), one(p.pick, "x1", "x2"), p.pick(2) == 0}
-	p.permits = maps.Clone(p.permits)
-	p.permits[g] = !p.permits[g]
-	p.table.SetPermit((&world{permits: p.permits}).permit)
+// setGrant gives a grant, or revokes it.
+func (p *player) setGrant() {
+	g := Grant{
+		Namespace: one(p.pick, own, "app", "app", "zoo"), Trench: one(p.pick, "t1", "t2"), Stream: one(p.pick, "", "x1"),
+		Accounts: one(p.pick, nil, nil, []string{"web"}, []string{"db", "web"}), Externals: one(p.pick, nil, nil, []string{Any}),
+	}
+	same := func(o Grant) bool { return reflect.DeepEqual(g, o) }
+	all := slices.Clone(p.grants)
+	if slices.ContainsFunc(all, same) {
+		p.grants = slices.DeleteFunc(all, same)
+	} else {
+		p.grants = append(all, g)
+	}
+	p.table.SetGrants(NewGrants(p.grants))
+}
+
+// prove proves an account of a pod, listed or not, or takes that back.
+func (p *player) prove() {
+	k := MemberKey{Namespace: one(p.pick, own, "app", "app", "zoo"), UID: fmt.Sprint("u", p.pick(4))}
+	p.accounts[k] = one(p.pick, "web", "db", "")
+	p.table.SetAccount(k, p.accounts[k])
 }
 
 // step plays one event; each comes as often as its weight says.
@@ -226,9 +244,9 @@ func (p *player) step() {
 		play   func()
 	}{
 		{6, p.setService}, {2, p.deleteService}, {6, p.setSlice}, {8, p.editSlice}, {3, p.retouchSlice},
-		{4, p.moveEndpoint}, {2, p.deleteSlice}, {3, p.setPermit}, {1, p.dropNamespace},
+		{4, p.moveEndpoint}, {2, p.deleteSlice}, {3, p.setGrant}, {3, p.prove}, {1, p.dropNamespace},
 	}
-	n := p.pick(35)
+	n := p.pick(38)
 	for _, e := range events {
 		if n -= e.weight; n < 0 {
 			e.play()
@@ -335,7 +353,10 @@ func (p *player) checkNothingKept(t require.TestingT) {
 // checkReplay gives the final objects to an empty table, slices first, in the map's random order: all but the times of past
 // causes must come out the same, messages included.
 func (p *player) checkReplay(t require.TestingT) {
-	fresh := New(Config{Namespace: own, Permit: (&world{permits: p.permits}).permit})
+	fresh := New(Config{Namespace: own, Grants: NewGrants(p.grants)})
+	for k, account := range p.accounts {
+		fresh.SetAccount(k, account)
+	}
 	for _, x := range p.slices {
 		fresh.SetSlice(x)
 	}

@@ -21,6 +21,10 @@ func (t *Table) Flush() Delta {
 	f := &flush{t, map[*slice]struct{}{}, map[*member]struct{}{}, map[*pool]struct{}{}}
 	f.takeSlices()
 	f.takeServices()
+	for m := range f.newAccounts {
+		f.members[m] = struct{}{}
+	}
+	clear(f.newAccounts)
 	for s := range f.slices {
 		f.readSlice(s)
 	}
@@ -88,11 +92,11 @@ func (f *flush) takeServices() {
 		f.readService(f.poolAt(r))
 	}
 	clear(f.newServices)
-	if f.newPermit {
+	if f.newGrants {
 		for _, p := range f.Table.pools {
 			f.readService(p)
 		}
-		f.newPermit = false
+		f.newGrants = false
 	}
 }
 
@@ -108,7 +112,7 @@ func (f *flush) readService(p *pool) {
 			f.slices[s] = struct{}{}
 		}
 	}
-	p.spec = next
+	p.spec, p.conflictStale = next, true
 	f.touchAll(p)
 	f.pools[p] = struct{}{}
 }
@@ -187,7 +191,7 @@ func (s *slice) read() content {
 	if s.pool == nil || !s.pool.spec.accepted() || s.in.OwnerUID != "" && s.in.OwnerUID != s.pool.spec.uid {
 		return content{}
 	}
-	return readSlice(s.in, s.in.Endpoints, s.pool.spec.external)
+	return readSlice(s.in, s.in.Endpoints, s.pool.spec.permission.Externals)
 }
 
 // smallEdit spares reading 100 endpoints for the one that changed. It is only for slices that list nobody twice.
@@ -197,8 +201,8 @@ func (s *slice) smallEdit() (had, now content, ok bool) {
 		return had, now, false
 	}
 	before, after := trim(s.last.Endpoints, s.in.Endpoints)
-	had = readSlice(s.last, before, s.readAs.external)
-	now = readSlice(s.in, after, s.readAs.external)
+	had = readSlice(s.last, before, s.readAs.permission.Externals)
+	now = readSlice(s.in, after, s.readAs.permission.Externals)
 	for key := range now.readings {
 		_, here := had.readings[key]
 		if _, listed := s.listings[key]; listed && !here {

@@ -26,6 +26,9 @@ type loss struct {
 	member string
 	winner Ref
 	trench string
+	// denied is set where it is the grant that withholds it; account is what the member runs as, if that is proven.
+	denied  bool
+	account string
 }
 
 // rules are the rules of a pool as a whole that are in force.
@@ -39,7 +42,7 @@ type rules struct {
 // count replaces the views of a member and what they contribute to their pools.
 func (f *flush) count(m *member) {
 	before := m.views
-	m.views = m.look()
+	m.views = m.look(f.accountOf(m.key))
 	for _, v := range before {
 		if v.lost == (loss{}) {
 			v.pool.tally[v.class]--
@@ -70,8 +73,8 @@ func (p *pool) setLoss(k MemberKey, l loss) {
 	p.conflictStale = true
 }
 
-// look merges the listings by pool and decides whose the member is.
-func (m *member) look() []view {
+// look merges the listings by pool and decides whose the member is. A pool that may not have it claims nothing.
+func (m *member) look(account string) []view {
 	var views []view
 	for _, l := range m.listings {
 		next := view{pool: l.slice.pool, class: l.class, slice: l.slice}
@@ -83,9 +86,16 @@ func (m *member) look() []view {
 		}
 	}
 	slices.SortFunc(views, func(a, b view) int { return a.pool.compareAge(b.pool) })
+	var winner *pool
 	for i := range views {
-		if winner := views[0].pool; views[i].pool.spec.stream.Trench != winner.spec.stream.Trench {
-			views[i].lost = loss{m.displayName(), winner.ref, winner.spec.stream.Trench}
+		p := views[i].pool
+		switch {
+		case !m.key.External() && !p.spec.permission.Account(account):
+			views[i].lost = loss{member: m.displayName(), denied: true, account: account}
+		case winner == nil:
+			winner = p
+		case p.spec.stream.Trench != winner.spec.stream.Trench:
+			views[i].lost = loss{member: m.displayName(), winner: winner.ref, trench: winner.spec.stream.Trench}
 		}
 	}
 	return views
@@ -160,8 +170,7 @@ func (m *member) build() *Member {
 		return nil
 	}
 	b := &Member{
-		Key: m.key, Name: m.name(), Addrs: m.addrs(),
-		Trench: m.views[0].pool.spec.stream.Trench, Streams: make(map[stream.Key]Answer, len(m.views)),
+		Key: m.key, Name: m.name(), Addrs: m.addrs(), Streams: make(map[stream.Key]Answer, len(m.views)),
 	}
 	for _, v := range m.views {
 		if v.lost != (loss{}) {
@@ -169,6 +178,7 @@ func (m *member) build() *Member {
 			continue
 		}
 		key := v.pool.spec.stream
+		b.Trench = key.Trench
 		answer, known := b.Streams[key]
 		b.Streams[key] = v.strengthen(answer, known)
 	}
@@ -250,7 +260,7 @@ func (p *pool) build() *Pool {
 // refresh makes anew what costs more than a few members to make.
 func (p *pool) refresh() {
 	if p.conflictStale {
-		p.conflict, p.conflictStale = p.conflictMessage(), false
+		p.conflict, p.denied, p.conflictStale = p.conflictMessage(), p.deniedMessage(), false
 	}
 	if p.problemsStale {
 		p.problems, p.problemsStale = p.mergeProblems(), false
@@ -287,6 +297,9 @@ func (p *pool) condition() (reason, message string) {
 	if len(p.spec.problems) > 0 {
 		reason, parts = ReasonInvalidAnnotations, append(parts, p.spec.problems...)
 	}
+	if p.denied != "" {
+		reason, parts = ReasonMembersNotPermitted, append(parts, p.denied)
+	}
 	if p.conflict != "" {
 		reason, parts = ReasonConflict, append(parts, p.conflict)
 	}
@@ -319,19 +332,62 @@ func (p *pool) counts() Counts {
 const maxNamed = 5
 
 func (p *pool) conflictMessage() string {
-	if len(p.withheld) == 0 {
+	names := p.lossesOf(false, func(l loss) string {
+		return fmt.Sprintf("%s (held by Service %s, trench %s)", l.member, l.winner, l.trench)
+	})
+	if names == "" {
 		return ""
 	}
+	return "members are withheld, for an older Service of another trench has them: " + names
+}
+
+func (p *pool) deniedMessage() string {
+	names := p.lossesOf(true, func(l loss) string {
+		if l.account == "" {
+			return l.member + " (not proven)"
+		}
+		return fmt.Sprintf("%s (runs as %s)", l.member, l.account)
+	})
+	if names == "" {
+		return ""
+	}
+	if len(p.spec.permission.Accounts) == 0 {
+		return "members are not permitted, for the grant is for external targets only: " + names
+	}
+	return fmt.Sprintf("members are not permitted, for the grant is for pods that run as %s: %s",
+		strings.Join(clipped(p.spec.permission.Accounts), ", "), names)
+}
+
+// clipped is the beginning of a long list.
+func clipped(names []string) []string {
+	if len(names) <= maxNamed {
+		return names
+	}
+	return append(slices.Clone(names[:maxNamed]), "...")
+}
+
+// lossesOf names the first few of one kind, empty where there are none.
+func (p *pool) lossesOf(denied bool, name func(loss) string) string {
+	total := 0
+	all := func(yield func(MemberKey) bool) {
+		for k, l := range p.withheld {
+			if l.denied == denied {
+				total++
+				if !yield(k) {
+					return
+				}
+			}
+		}
+	}
 	var parts []string
-	for _, k := range least(maps.Keys(p.withheld), maxNamed, MemberKey.Compare) {
-		l := p.withheld[k]
-		parts = append(parts, fmt.Sprintf("%s (held by Service %s, trench %s)", l.member, l.winner, l.trench))
+	for _, k := range least(all, maxNamed, MemberKey.Compare) {
+		parts = append(parts, name(p.withheld[k]))
 	}
-	message := "members are withheld, for an older Service of another trench has them: " + strings.Join(parts, ", ")
-	if more := len(p.withheld) - len(parts); more > 0 {
-		message += fmt.Sprintf(" and %d more", more)
+	text := strings.Join(parts, ", ")
+	if more := total - len(parts); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	return message
+	return text
 }
 
 // least are the n least elements, without sorting all.

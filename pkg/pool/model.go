@@ -134,7 +134,8 @@ type Member struct {
 	Trench string
 	// Streams has an answer for every stream of a pool that lists the member and is not withheld from it.
 	Streams map[stream.Key]Answer
-	// Withheld are the pools that list the member but lost it to an older Service of another trench, sorted.
+	// Withheld are the pools that list the member but lost it to an older Service of another trench, or of which the grant names
+	// ServiceAccounts and the member is not proven to run as one of them; sorted.
 	Withheld []Ref
 }
 
@@ -146,8 +147,8 @@ type Pool struct {
 	// Stream is the zero Key where the labels name none.
 	Stream stream.Key
 	// Accepted, Reason and Message are the condition of that name: Reason is Accepted, IncompleteLabels, InvalidLabels,
-	// UnsupportedType, NotPermitted, InvalidAnnotations (accepted, the default is used) or Conflict (accepted, but members
-	// are withheld). Message is a sentence that says what to change.
+	// UnsupportedType, NotPermitted, InvalidAnnotations (accepted, the default is used), MembersNotPermitted or Conflict (accepted,
+	// but members are withheld). Message is a sentence that says what to change.
 	Accepted   bool
 	Reason     string
 	Message    string
@@ -197,6 +198,8 @@ const (
 	ReasonUnsupportedType    = "UnsupportedType"
 	ReasonNotPermitted       = "NotPermitted"
 	ReasonConflict           = "Conflict"
+	// ReasonMembersNotPermitted is accepted, but members are not proven to run as a ServiceAccount that is permitted.
+	ReasonMembersNotPermitted = "MembersNotPermitted"
 )
 
 // The reasons of an Answer.

@@ -15,24 +15,35 @@ import (
 type world struct {
 	services map[Ref]Service
 	slices   map[Ref]Slice
-	permits  map[permission]bool
+	grants   []Grant
+	accounts map[MemberKey]string
 }
 
-type permission struct {
-	namespace, stream string
-	external          bool
+// permits looks at every grant.
+func (w *world) permits(namespace string, k stream.Key, allowed func(Grant) bool) bool {
+	return slices.ContainsFunc(w.grants, func(g Grant) bool {
+		return g.Namespace == namespace && g.Trench == k.Trench && (g.Stream == "" || g.Stream == k.Name) && allowed(g)
+	})
 }
 
-func (w *world) permit(namespace string, k stream.Key, external bool) bool {
-	return w.permits[permission{namespace, k.Name, external}]
+func (w *world) permitsPod(namespace string, k stream.Key, account string) bool {
+	return namespace == own || w.permits(namespace, k, func(g Grant) bool {
+		return g.Accounts == nil && g.Externals == nil || account != "" && slices.Contains(g.Accounts, account)
+	})
+}
+
+func (w *world) permitsExternal(namespace string, k stream.Key) bool {
+	return w.permits(namespace, k, func(g Grant) bool { return g.Externals != nil })
 }
 
 // mPool is a pool of the model with what its slices say of each member.
 type mPool struct {
 	Pool
 	external bool
-	said     map[MemberKey][]statement
-	lost     map[MemberKey]bool
+	// denied tells whether the grant withholds a pod.
+	denied func(MemberKey) bool
+	said   map[MemberKey][]statement
+	lost   map[MemberKey]bool
 }
 
 // statement is one endpoint of one slice about one member.
@@ -82,11 +93,12 @@ func (w *world) pool(s Service) *mPool {
 		switch {
 		case s.Type == "ExternalName":
 			p.Reason = ReasonUnsupportedType
-		case s.Namespace != own && !w.permit(s.Namespace, k, false):
+		case s.Namespace != own && !w.permits(s.Namespace, k, func(Grant) bool { return true }):
 			p.Reason = ReasonNotPermitted
 		default:
 			p.Accepted, p.Reason = true, ReasonAccepted
-			p.external = w.permit(s.Namespace, k, true)
+			p.external = w.permitsExternal(s.Namespace, k)
+			p.denied = func(m MemberKey) bool { return !m.External() && !w.permitsPod(s.Namespace, k, w.accounts[m]) }
 		}
 	}
 	p.annotate(s.Annotations)
@@ -208,7 +220,14 @@ func claimants(all map[Ref]*mPool, k MemberKey) []*mPool {
 func contest(all map[Ref]*mPool) {
 	for _, p := range all {
 		for k := range p.said {
-			if p.Stream.Trench != claimants(all, k)[0].Stream.Trench {
+			permitted := slices.DeleteFunc(claimants(all, k), func(o *mPool) bool { return o.denied(k) })
+			switch {
+			case p.denied(k):
+				p.lost[k] = true
+				if p.Reason != ReasonConflict {
+					p.Reason = ReasonMembersNotPermitted
+				}
+			case p.Stream.Trench != permitted[0].Stream.Trench:
 				p.lost[k] = true
 				p.Reason = ReasonConflict
 			}
@@ -279,7 +298,7 @@ func members(all map[Ref]*mPool) map[MemberKey]*Member {
 }
 
 func newMember(k MemberKey, pools []*mPool) *Member {
-	m := &Member{Key: k, Trench: pools[0].Stream.Trench, Streams: map[stream.Key]Answer{}}
+	m := &Member{Key: k, Streams: map[stream.Key]Answer{}}
 	addrs := map[netip.Addr]bool{}
 	for _, p := range pools {
 		for _, st := range p.said[k] {
@@ -294,6 +313,7 @@ func newMember(k MemberKey, pools []*mPool) *Member {
 			m.Withheld = append(m.Withheld, p.Ref)
 			continue
 		}
+		m.Trench = p.Stream.Trench
 		state, reason, assigned := p.answer(k)
 		a, seen := m.Streams[p.Stream]
 		if !seen || state > a.State {

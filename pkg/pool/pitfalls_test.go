@@ -443,13 +443,13 @@ func TestMembersWithoutPodNeedTheirOwnPermit(t *testing.T) {
 	vm := Endpoint{Addresses: []string{"10.0.0.1", "10.0.0.2"}}
 	put(tb, slice4("s", "x", 1, vm))
 	require.Empty(t, slices.Collect(tb.Members()))
-	tb.SetPermit(func(_ string, k stream.Key, external bool) bool { return external && k == x1 })
+	tb.SetGrants(NewGrants([]Grant{{Namespace: own, Externals: []string{Any}, Trench: "t1", Conduit: x1.Conduit, Stream: "x1"}}))
 	require.Len(t, tb.Flush().Members, 2)
 	key := MemberKey{Namespace: own, Addr: netip.MustParseAddr("10.0.0.2")}
 	require.Equal(t, Active, tb.Member(key).Streams[x1].State)
 	require.True(t, key.External())
 	require.Equal(t, "nsp/10.0.0.2", key.String())
-	tb.SetPermit(nil)
+	tb.SetGrants(nil)
 	require.Len(t, tb.Flush().Members, 2)
 	require.Empty(t, slices.Collect(tb.Members()))
 }
@@ -464,8 +464,8 @@ func TestOtherNamespaceNeedsAPermit(t *testing.T) {
 	p := tb.Pool(s.Ref)
 	require.False(t, p.Accepted)
 	require.Equal(t, ReasonNotPermitted, p.Reason)
-	require.Equal(t, "namespace app may not join stream nsp/t1/c1/x1; ask the owner of trench t1 for a grant", p.Message)
-	tb.SetPermit(func(ns string, _ stream.Key, external bool) bool { return ns == "app" && !external })
+	require.Equal(t, "namespace app may not join stream nsp/t1/c1/x1; ask the owner of trench t1 for a TargetGrant", p.Message)
+	tb.SetGrants(NewGrants([]Grant{{Namespace: "app", Trench: "t1"}}))
 	tb.Flush()
 	require.NotNil(t, tb.Member(MemberKey{Namespace: "app", UID: "u1"}))
 	tb.DropNamespace("app")

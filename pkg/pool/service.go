@@ -42,8 +42,8 @@ type spec struct {
 	// problems are annotations that were not understood.
 	problems []string
 	refusal  refusal
-	// external is whether members without a pod may join.
-	external bool
+	// permission is what the namespace may do in the stream.
+	permission Permission
 }
 
 // refusal is why a Service is not accepted; the zero value is none.
@@ -57,7 +57,7 @@ func (s *spec) equal(o *spec) bool {
 	}
 	return s.listsLike(o) && s.created.Equal(o.created) && s.stream == o.stream && s.assignment == o.assignment &&
 		s.keepDrain == o.keepDrain && s.panicThreshold == o.panicThreshold && s.hasSelector == o.hasSelector &&
-		s.refusal == o.refusal && slices.Equal(s.problems, o.problems)
+		s.refusal == o.refusal && s.permission.equal(o.permission) && slices.Equal(s.problems, o.problems)
 }
 
 // listsLike is whether both read the same members from the same slices.
@@ -65,7 +65,7 @@ func (s *spec) listsLike(o *spec) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.uid == o.uid && s.external == o.external && s.accepted() == o.accepted()
+	return s.uid == o.uid && s.permission.Externals == o.permission.Externals && s.accepted() == o.accepted()
 }
 
 // compareAge is the order of rule 7; the name breaks the tie of objects that have no UID.
@@ -79,21 +79,19 @@ func (t *Table) understand(s *Service) *spec {
 		return nil
 	}
 	sp, refused := parse(*s, t.cfg.Assignment)
-	if refused == (refusal{}) && !t.permits(s.Namespace, sp.stream, false) {
+	sp.permission = t.permission(s.Namespace, sp.stream)
+	if refused == (refusal{}) && !sp.permission.Granted() {
 		refused = refusal{ReasonNotPermitted, fmt.Sprintf(
-			"namespace %s may not join stream %s; ask the owner of trench %s for a grant", s.Namespace, sp.stream, sp.stream.Trench)}
+			"namespace %s may not join stream %s; ask the owner of trench %s for a TargetGrant", s.Namespace, sp.stream, sp.stream.Trench)}
 	}
 	sp.refusal = refused
-	sp.external = sp.accepted() && t.permits(s.Namespace, sp.stream, true)
 	return &sp
 }
 
-// permits never asks about pods of the NSP's own namespace.
-func (t *Table) permits(namespace string, k stream.Key, external bool) bool {
-	if namespace == t.cfg.Namespace && !external {
-		return true
-	}
-	return t.cfg.Permit != nil && t.cfg.Permit(namespace, k, external)
+func (t *Table) permission(namespace string, k stream.Key) Permission {
+	p := t.cfg.Grants.Permission(namespace, k)
+	p.Pods = p.Pods || namespace == t.cfg.Namespace
+	return p
 }
 
 func streamNamespace(s *Service) string {

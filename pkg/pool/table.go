@@ -6,8 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-
-	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // Config is what a Table needs.
@@ -16,9 +14,9 @@ type Config struct {
 	Namespace string
 	// Assignment is the policy of Services without the annotation; empty is ByMembership.
 	Assignment Assignment
-	// Permit says whether a member of the namespace may join the stream; external is a member without a pod behind it. It
-	// is not asked about pods of the NSP's own namespace, which always may. Nil permits nothing else.
-	Permit func(namespace string, k stream.Key, external bool) bool
+	// Grants say what other namespaces may do, and which members without a pod may join; nil is nothing. Pods of the NSP's own
+	// namespace always may.
+	Grants *Grants
 }
 
 // Table holds the Services and slices, and the pools and members made of them. What is given to it must not be modified
@@ -31,7 +29,10 @@ type Table struct {
 	// Input since the last Flush; nil is a deletion.
 	newServices map[Ref]*Service
 	newSlices   map[Ref]*Slice // by the slice's own name
-	newPermit   bool
+	newGrants   bool
+	newAccounts map[*member]struct{}
+	// accounts are the ServiceAccounts that pods are proven to run as, of those that are listed and of others.
+	accounts map[MemberKey]string
 
 	pools   map[Ref]*pool
 	slices  map[Ref]*slice
@@ -51,7 +52,8 @@ type pool struct {
 	withheld map[MemberKey]loss
 	rules    rules
 
-	conflict      string // the message about withheld
+	conflict      string // the messages about withheld
+	denied        string
 	conflictStale bool
 	problems      []string // of the slices
 	problemsStale bool
@@ -93,6 +95,8 @@ func New(cfg Config) *Table {
 		cfg:         cfg,
 		newServices: map[Ref]*Service{},
 		newSlices:   map[Ref]*Slice{},
+		newAccounts: map[*member]struct{}{},
+		accounts:    map[MemberKey]string{},
 		pools:       map[Ref]*pool{},
 		slices:      map[Ref]*slice{},
 		members:     map[MemberKey]*member{},
@@ -132,11 +136,8 @@ func drop[Known, Input any](namespace string, known map[Ref]Known, input map[Ref
 	}
 }
 
-// SetPermit replaces Config.Permit; the next Flush judges everything anew. Call it also when the same function has come to
-// say something else.
-func (t *Table) SetPermit(permit func(namespace string, k stream.Key, external bool) bool) {
-	t.cfg.Permit, t.newPermit = permit, true
-}
+// SetGrants replaces Config.Grants; the next Flush judges everything anew.
+func (t *Table) SetGrants(g *Grants) { t.cfg.Grants, t.newGrants = g, true }
 
 // Member is nil for an unknown key.
 func (t *Table) Member(k MemberKey) *Member {

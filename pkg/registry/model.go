@@ -82,6 +82,8 @@ type Entry struct {
 type Memory struct {
 	// PodUID is the pod that the entry was bound to, and PodName its namespace/name.
 	PodUID, PodName string
+	// Account is the ServiceAccount that the pod is proven to run as.
+	Account string `json:",omitempty"`
 	// Listed is set once a pool of the entry's stream listed its member.
 	Listed bool
 	// State and Reason are the last effective ones; State is 0 where none was concluded.

@@ -50,6 +50,14 @@ func (t *targetPool) Watch(ss poolStream) error {
 	}
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
+	identify := func() error {
+		return t.server.cfg.Engine.Identify(ctx, workload, caller.Account.Namespace, caller.Account.Name)
+	}
+	if !later { // before the first list, which may depend on it
+		if err := identify(); err != nil {
+			return fmt.Errorf("watch of %s: %w", workload, err)
+		}
+	}
 	assigned, err := t.server.cfg.Engine.Assignments(ctx, workload)
 	if err != nil {
 		return fmt.Errorf("watch of %s: %w", workload, err)
@@ -57,9 +65,10 @@ func (t *targetPool) Watch(ss poolStream) error {
 	defer assigned.Close()
 	w := &poolWatch{
 		server: t.server, workload: workload, caller: caller, later: later, assigned: assigned, send: ss.SendMsg,
-		reporter: t.server.cfg.Engine.Reporter(workload),
+		identify: identify, reporter: t.server.cfg.Engine.Reporter(workload),
 	}
 	defer w.reporter.Close()
+	defer t.server.audience.attends(w)()
 	go func() { cancel(t.receive(ss, w.hear)) }()
 	err = w.run(ctx, report)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -184,10 +193,15 @@ type poolWatch struct {
 	rev  uint64
 	beat frame
 
+	// known is set once the pod's addresses were found to be the caller's.
+	known bool
+
 	mu sync.Mutex
 	// report is the latest one; proven is whether the caller was found to be the workload.
 	report *engine.Report
 	proven bool
+	// identify says as which ServiceAccount the workload runs.
+	identify func() error
 }
 
 func (w *poolWatch) run(ctx context.Context, first *engine.Report) error {
@@ -234,7 +248,8 @@ func (w *poolWatch) next() (bool, <-chan struct{}, error) {
 	if !ok {
 		return false, more, nil
 	}
-	if err := w.check(a); err != nil {
+	a, rev, more, err := w.admit(a, rev, more)
+	if err != nil {
 		return false, more, err
 	}
 	if w.last != nil && engine.SameStreams(w.last, a) {
@@ -242,6 +257,24 @@ func (w *poolWatch) next() (bool, <-chan struct{}, error) {
 	}
 	w.last, w.rev, w.beat = a, rev, nil
 	return true, more, w.send(&targetpoolv1.TargetPoolWatchResponse{Version: w.version(), Assignments: assignments(a)})
+}
+
+// admit checks a list, and takes a newer one where it was found only now who the caller is.
+func (w *poolWatch) admit(
+	a *engine.Assigned, rev uint64, more <-chan struct{},
+) (*engine.Assigned, uint64, <-chan struct{}, error) {
+	before := w.known
+	if err := w.check(a); err != nil || w.known == before {
+		return a, rev, more, err
+	}
+	if err := w.identify(); err != nil {
+		return a, rev, more, err
+	}
+	newer, at, ok, later := w.assigned.Next()
+	if !ok {
+		return a, rev, later, nil
+	}
+	return newer, at, later, w.check(newer)
 }
 
 func (w *poolWatch) check(a *engine.Assigned) error {
@@ -255,6 +288,7 @@ func (w *poolWatch) check(a *engine.Assigned) error {
 		return err
 	}
 	w.prove()
+	w.known = true
 	return nil
 }
 

@@ -26,6 +26,9 @@ func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*empt
 	target := t.target(req)
 	err := t.server.cfg.mayRegister(auth.From(ctx), target)
 	if err == nil {
+		err = t.server.identify(ctx)
+	}
+	if err == nil {
 		err = t.server.cfg.Registry.Register(ctx, target, callerOf(ctx))
 	}
 	if err != nil {
@@ -64,6 +67,11 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 		return fmt.Errorf("watching targets: %w", err)
 	}
 	defer lists.Close()
+	if f.Active() && f.Type == registry.Default {
+		who := t.server.listReceiver(f)
+		who.caller = auth.From(ss.Context())
+		defer t.server.audience.receives(who)()
+	}
 	w := &listWatch{lists: lists, send: ss.SendMsg}
 	w.large = func(bytes int) {
 		t.server.cfg.Log.WarnContext(ss.Context(),
@@ -116,6 +124,16 @@ func (t *targetRegistry) target(req *nspv1.Target) registry.Target {
 		IPs:     req.GetIps(),
 		Context: req.GetContext(),
 	}
+}
+
+// identify tells the engine as what a proven pod runs, where a grant may ask for that: pods of the NSP's own namespace need none.
+func (s *Server) identify(ctx context.Context) error {
+	c := auth.From(ctx)
+	if s.cfg.Engine == nil || c.Pod.UID == "" || c.Account.Namespace == s.cfg.Namespace {
+		return nil
+	}
+	w := engine.Workload{Namespace: c.Pod.Namespace, Pod: c.Pod.Name, PodUID: c.Pod.UID}
+	return s.cfg.Engine.Identify(ctx, w, c.Account.Namespace, c.Account.Name)
 }
 
 func callerOf(ctx context.Context) registry.Caller {

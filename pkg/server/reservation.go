@@ -31,6 +31,9 @@ func (r *reservation) Reserve(ctx context.Context, req *targetpoolv1.ReserveRequ
 	if err := r.server.cfg.mayRegister(auth.From(ctx), t); err != nil {
 		return nil, fmt.Errorf("reserving an identifier: %w", err)
 	}
+	if err := r.server.identify(ctx); err != nil {
+		return nil, fmt.Errorf("reserving an identifier: %w", err)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // a call that waits must not hold up the end of the server
