@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -149,4 +150,47 @@ func asked(requests []cluster.Request, rules []rbacv1.PolicyRule) []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// A list of target namespaces gives rights there and nowhere else; "*" gives them everywhere, but ConfigMaps stay those of the
+// installation's own namespace. // M8
+func TestChartTargetNamespaces(t *testing.T) {
+	c := cluster.Get(t)
+	type question struct{ verb, group, resource, namespace string }
+	namespace, other := c.Namespace(t), c.Namespace(t)
+	for _, test := range []struct {
+		variant string
+		yes, no []question
+	}{
+		{"namespaces", []question{
+			{"watch", "", "services", namespace}, {"watch", "", "services", "nsp-test-blue"},
+			{"watch", "discovery.k8s.io", "endpointslices", "nsp-test-green"}, {"watch", "", "configmaps", namespace},
+		}, []question{
+			{"watch", "", "services", other}, {"watch", "", "services", ""}, {"watch", "", "configmaps", "nsp-test-blue"},
+		}},
+		{"cluster", []question{
+			{"watch", "", "services", namespace}, {"watch", "", "services", ""}, {"create", "events.k8s.io", "events", other},
+			{"watch", "", "configmaps", namespace},
+		}, []question{
+			{"watch", "", "configmaps", other}, {"watch", "", "secrets", namespace}, {"update", "", "services", namespace},
+		}},
+	} {
+		t.Run(test.variant, func(t *testing.T) {
+			i := slices.IndexFunc(chartVariants, func(v chartVariant) bool { return v.name == test.variant })
+			installVariant(t, c, namespace, chartVariants[i])
+			for answer, questions := range map[bool][]question{true: test.yes, false: test.no} {
+				for _, q := range questions {
+					review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+						User: "system:serviceaccount:" + namespace + ":" + chart.ServiceAccount,
+						ResourceAttributes: &authorizationv1.ResourceAttributes{
+							Verb: q.verb, Group: q.group, Resource: q.resource, Namespace: q.namespace,
+						},
+					}}
+					review, err := c.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+					require.NoError(t, err)
+					require.Equal(t, answer, review.Status.Allowed, "%+v", q)
+				}
+			}
+		})
+	}
 }

@@ -107,6 +107,11 @@ func TestChartRefusesBadValues(t *testing.T) {
 		{"trench without name", "/trenches/list/0", trenches("")},
 		{"trench with a long name", "/trenches/list/0", trenches(strings.Repeat("a", 49))},
 		{"account", "/trenches/processAccounts/0", chart.Values{"trenches": object{"processAccounts": list{"a,b"}}}},
+		{"mtls without certificates", "/transport", chart.Values{"authorisation": "mtls"}},
+		{"mtls without certificates of clients", "/tls/verifyClients", chart.Values{
+			"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s"},
+		}},
+		{"registration", "/trenches/legacyRegistration", chart.Values{"trenches": object{"legacyRegistration": "no"}}},
 		{"replicas", "/replicas", chart.Values{"replicas": 2}},
 		{"peer", "/networkPolicy/clients/0", chart.Values{"networkPolicy": object{"clients": list{object{"pods": "all"}}}}},
 		{"interval", "/metrics/serviceMonitor/interval", chart.Values{"metrics": object{"serviceMonitor": object{"interval": "15"}}}},

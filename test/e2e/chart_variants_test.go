@@ -54,7 +54,7 @@ var chartVariants = []chartVariant{
 	}},
 	{name: "standalone", values: chart.Values{
 		"serviceFication": object{"enabled": false},
-		"trenches":        object{"managedBy": "chart", "list": list{object{"name": "trench-a"}}},
+		"trenches":        object{"managedBy": "chart", "list": list{object{"name": "trench-a"}}, "legacyRegistration": "deny"},
 		"networkPolicy":   object{"enabled": true, "metricsClients": list{object{"podSelector": object{}}}},
 	}},
 	{name: "namespaces", values: chart.Values{
@@ -65,6 +65,7 @@ var chartVariants = []chartVariant{
 		"transport":       "spiffe",
 		"spiffe":          object{"source": "hostPath"},
 		"trenches":        object{"processAccounts": list{"meridio-nsp", "blue/nsp"}},
+		"authorisation":   "mtls",
 		"crds":            object{"install": false},
 	}},
 }
