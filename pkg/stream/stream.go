@@ -89,6 +89,11 @@ func Compare(a, b Key) int {
 		strings.Compare(a.Conduit, b.Conduit), strings.Compare(a.Name, b.Name))
 }
 
+// CompareConduits orders conduits by namespace, trench and name.
+func CompareConduits(a, b Conduit) int {
+	return Compare(Key{a.Namespace, a.Trench, a.Name, ""}, Key{b.Namespace, b.Trench, b.Name, ""})
+}
+
 type field struct{ name, value string }
 
 func validate(fields ...field) error {
