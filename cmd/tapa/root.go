@@ -33,7 +33,7 @@ func newRoot() *cobra.Command {
 			"What only the pools want is closed when the sidecar is told to end. Who wants what is kept in --state-file, so that a\n" +
 			"restart of the sidecar changes nothing.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
-		Example: "  tapa --pod-name web-0 --pod-namespace red --nsp-address nsp-service.red:7778 --tls-ca-file /tls/ca.crt\n" +
+		Example: "  tapa --pod-name web-0 --pod-namespace red --server nsp-service.red:7778 --tls-ca-file /tls/ca.crt\n" +
 			"  tapa status",
 		Version:           cli.Version,
 		SilenceErrors:     true,

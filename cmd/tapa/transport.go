@@ -44,7 +44,7 @@ func addTransport(cmd *cobra.Command) *transport {
 	f.StringVar(&t.files.CA, "tls-ca-file", "", "CA of the NSP's certificate, PEM; empty is the system's; read again at each connection, as are the next two")
 	f.StringVar(&t.files.Cert, "tls-cert-file", "", "certificate to show to the NSP, PEM")
 	f.StringVar(&t.files.Key, "tls-key-file", "", "private key of that certificate, PEM")
-	f.StringVar(&t.files.ServerName, "tls-server-name", "", "name that the NSP's certificate must have, where it is not that of --nsp-address")
+	f.StringVar(&t.files.ServerName, "tls-server-name", "", "name that the NSP's certificate must have, where it is not that of --server")
 	f.StringVar(&t.spiffeSocket, cli.SPIFFEFlag, "", "workload API that gives SVIDs, as unix:///path; also read from "+workloadapi.SocketEnv)
 	f.StringVar(&t.tokenFile, "token-file", "", "projected ServiceAccount token to show to the NSP; read again when the kubelet replaces it")
 	f.BoolVar(&t.tokenPlaintext, "token-over-plaintext", false, "show the token even where anybody on the way can read it; for development")

@@ -53,7 +53,7 @@ func (s *Sidecar) Start() error {
 	defer log.Close()
 	path, args := s.binary, append([]string{
 		"--pod-name=" + s.cfg.Pod, "--pod-namespace=" + s.cfg.Namespace, "--pod-uid=" + s.cfg.PodUID,
-		"--nsp-address=" + s.cfg.NSP, "--tap-socket=" + s.TapSocket(), "--ambassador-socket=" + s.AmbassadorSocket(),
+		"--server=" + s.cfg.NSP, "--tap-socket=" + s.TapSocket(), "--ambassador-socket=" + s.AmbassadorSocket(),
 		"--state-file=" + s.file("state.json"), "--health-socket=" + s.file("health.sock"), "--admin-socket=" + s.file("admin.sock"),
 		"--log-level=debug",
 	}, s.cfg.Args...)

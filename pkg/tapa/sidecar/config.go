@@ -55,7 +55,7 @@ func (c *Config) Validate() error {
 	case c.PodName != "" && c.PodNamespace == "":
 		return errors.New("--pod-namespace is empty: set it from metadata.namespace by the downward API")
 	case c.NSPNamespace == "":
-		return errors.New("--nsp-namespace is empty: name the namespace of the trench")
+		return errors.New("--namespace is empty: name the namespace of the trench")
 	case c.TapSocket == "" || c.AmbassadorSocket == "" || c.StateFile == "":
 		return errors.New("--tap-socket, --ambassador-socket and --state-file must each name a path")
 	case c.TapSocket == c.AmbassadorSocket:
@@ -72,7 +72,7 @@ func (c *Config) Validate() error {
 	}
 	probe := stream.Conduit{Namespace: c.NSPNamespace, Trench: "t", Name: "c"}
 	if err := probe.Validate(); err != nil {
-		return fmt.Errorf("--nsp-namespace: %w", err)
+		return fmt.Errorf("--namespace: %w", err)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (s *Sidecar) assign(l client.AssignmentList) {
 			Namespace: cmp.Or(w.GetNamespace(), s.cfg.NSPNamespace), Trench: w.GetTrench(), Conduit: w.GetConduit(), Name: w.GetName(),
 		}
 		if k.Namespace != s.cfg.NSPNamespace || k.Validate() != nil {
-			s.log.Warn("an assignment is refused: the stream is not one of --nsp-namespace", "stream", k.String(), "nspNamespace", s.cfg.NSPNamespace)
+			s.log.Warn("an assignment is refused: the stream is not one of --namespace", "stream", k.String(), "nspNamespace", s.cfg.NSPNamespace)
 			s.metrics.refused.Inc()
 			continue
 		}
