@@ -38,6 +38,8 @@ func newNamespace() *cobra.Command {
 		"which members hold a stream where the Service does not say: membership or ready")
 	f.BoolVar(&cfg.ReadinessPush, "readiness-push", true,
 		"tell load balancers of readiness at once; off, a target counts as long as its TAPA has it registered, as in Meridio 1.x")
+	f.StringSliceVar(&cfg.TargetNamespaces, "target-namespaces", nil,
+		"other namespaces whose Services are watched; * stands for those that TargetGrants and Trench annotations name")
 	f.StringSliceVar(&cfg.TrenchProcessAccounts, "trench-process-accounts", nil,
 		"ServiceAccounts that may relay the registry of a trench, as namespace/name, proven by token or SVID")
 	complete(cmd, "assignment", string(pool.ByMembership), string(pool.ByReadiness))

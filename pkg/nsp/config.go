@@ -39,6 +39,8 @@ type NamespaceConfig struct {
 	Assignment string
 	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
 	ReadinessPush bool
+	// TargetNamespaces are watched for Services beside Namespace; "*" stands for those that grants name, whenever they do.
+	TargetNamespaces []string
 	// TrenchProcessAccounts are the ServiceAccounts of trench processes, as namespace/name, or as a name in Namespace.
 	TrenchProcessAccounts []string
 }
@@ -52,6 +54,9 @@ func (c *NamespaceConfig) validatePolicy() error {
 	var errs []error
 	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
 		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
+	}
+	if err := validateTargetNamespaces(c.TargetNamespaces); err != nil {
+		errs = append(errs, err)
 	}
 	if _, err := parseAccounts("--trench-process-accounts", c.TrenchProcessAccounts, c.Namespace); err != nil {
 		errs = append(errs, err)

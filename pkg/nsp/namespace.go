@@ -24,6 +24,7 @@ func RunNamespace(ctx context.Context, cfg NamespaceConfig, log *slog.Logger) er
 		component{"cluster", n.source.Run},
 		component{"configuration", n.configs.Run},
 		component{"status", n.status.Run},
+		component{"grants", n.grants.Run},
 	)...)
 }
 
@@ -35,22 +36,31 @@ type namespace struct {
 	source  *kube.Source
 	configs *kube.Configs
 	status  *kube.Status
+	grants  *kube.Grants
 }
 
 func (n *namespace) assemble(context.Context) error {
 	post := poster{&n.sink}
 	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
-	n.source = kube.NewSource(kube.SourceConfig{
-		Client: n.client, Sink: post, Namespaces: []string{n.cfg.Namespace}, Log: n.log,
+	stored := n.saved.Documents[kube.GrantsDocument]
+	watched := newTargetNamespaces(n.cfg.Namespace, n.cfg.TargetNamespaces, kube.StoredGrants(stored))
+	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Sink: post, Namespaces: watched.names(), Log: n.log})
+	watched.set = n.source.SetNamespaces
+	n.grants = kube.NewGrants(kube.GrantsConfig{
+		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: stored, Save: n.registry.SaveDocument,
+		Changed: watched.add, Log: n.log,
 	})
 	n.configs = kube.NewConfigs(kube.ConfigsConfig{
 		Client: n.client, Sink: post, Namespace: n.cfg.Namespace, Save: n.registry.SaveDocument, Log: n.log,
 	})
 	n.status = kube.NewStatus(kube.StatusConfig{
-		Client: n.client, Namespaces: []string{n.cfg.Namespace}, Log: n.log,
+		Client: n.client, Namespaces: watched.names(), Log: n.log,
 	})
 	n.makeEngine(engine.Config{
-		Namespaces:   []string{n.cfg.Namespace},
+		Namespaces:    watched.names(),
+		Grants:        kube.StoredGrants(stored),
+		GrantsPending: true,
+
 		Assignment:   pool.Assignment(n.cfg.Assignment),
 		ReadinessOff: !n.cfg.ReadinessPush,
 		WantConfig:   n.configs.Want,
@@ -74,6 +84,6 @@ func (n *namespace) assemble(context.Context) error {
 	}
 	return n.makeServer(server.Config{
 		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Reservations: n.registry,
-		TrenchProcesses: accounts, Auth: mode,
+		TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
 	})
 }

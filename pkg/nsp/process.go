@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,6 +32,7 @@ type process struct {
 	metrics *metrics
 
 	client    kubernetes.Interface
+	dynamic   dynamic.Interface
 	transport transport
 	tokens    *auth.Tokens
 	registry  *registry.Registry
@@ -124,6 +126,10 @@ func (p *process) connect(context.Context) error {
 	p.client, err = kubernetes.NewForConfig(rc)
 	if err != nil {
 		return fmt.Errorf("making a Kubernetes client: %w", err)
+	}
+	p.dynamic, err = dynamic.NewForConfig(rc)
+	if err != nil {
+		return fmt.Errorf("making a Kubernetes client for custom resources: %w", err)
 	}
 	return nil
 }
