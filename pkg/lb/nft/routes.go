@@ -1,0 +1,223 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	vns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// protocolID marks the routes and rules of the load balancer (rtm_protocol); nothing else is touched.
+const protocolID = 109
+
+// blackholeMetric lets any other route of the table come first.
+const blackholeMetric = 1<<31 - 1
+
+// hop is the way to a target in one family. The routing table has the number of the mark.
+type hop struct {
+	mark   uint32
+	family family
+}
+
+// hops is what the kernel has of ways: the next hop of the route, whether the blackhole behind it is there, and how many rules lead to it.
+type hops struct {
+	via       map[hop]netip.Addr
+	blackhole map[hop]bool
+	rules     map[hop]int
+}
+
+func newHops() *hops {
+	return &hops{via: map[hop]netip.Addr{}, blackhole: map[hop]bool{}, rules: map[hop]int{}}
+}
+
+// all are the ways of which there is anything.
+func (h *hops) all() map[hop]bool {
+	out := map[hop]bool{}
+	for k := range h.via {
+		out[k] = true
+	}
+	for k := range h.blackhole {
+		out[k] = true
+	}
+	for k := range h.rules {
+		out[k] = true
+	}
+	return out
+}
+
+// router works on routes and rules of one network namespace.
+type router struct {
+	nl       *netlink.Handle
+	priority int
+	owns     func(mark uint32) bool
+}
+
+// newRouter works in the namespace of an open file, or in that of the process where it is 0.
+func newRouter(netns, priority int, owns func(uint32) bool) (*router, error) {
+	handle := vns.None()
+	if netns != 0 {
+		handle = vns.NsHandle(netns)
+	}
+	nl, err := netlink.NewHandleAt(handle, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("opening a connection for routes: %w", err)
+	}
+	return &router{nl, priority, owns}, nil
+}
+
+func (r *router) close() { r.nl.Close() }
+
+// read lists what the load balancer has.
+func (r *router) read() (*hops, error) {
+	h := newHops()
+	for _, f := range families {
+		rules, err := r.nl.RuleList(f.netlink())
+		if err != nil {
+			return nil, fmt.Errorf("listing rules: %w", err)
+		}
+		for _, rule := range rules {
+			if rule.Protocol == protocolID && r.owns(rule.Mark) && uint32(rule.Table) == rule.Mark && rule.Priority == r.priority {
+				h.rules[hop{rule.Mark, f}]++
+			}
+		}
+		filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: protocolID}
+		routes, err := r.nl.RouteListFiltered(f.netlink(), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			return nil, fmt.Errorf("listing routes: %w", err)
+		}
+		for _, route := range routes {
+			h.take(f, route, r.owns)
+		}
+	}
+	return h, nil
+}
+
+func (h *hops) take(f family, route netlink.Route, owns func(uint32) bool) {
+	k := hop{uint32(route.Table), f}
+	if !owns(k.mark) {
+		return
+	}
+	if route.Type == unix.RTN_BLACKHOLE {
+		h.blackhole[k] = true
+		return
+	}
+	if via, ok := netip.AddrFromSlice(route.Gw); ok {
+		h.via[k] = via.Unmap()
+	}
+}
+
+// errPending is a target that no link leads to yet.
+var errPending = errors.New("no link leads to its address")
+
+// ensure makes the way to a target, if it is not there: the blackhole, so that a packet never falls through to another table, then
+// the route, then the rule. The kernel takes a next hop only where a link leads to it directly.
+func (r *router) ensure(h *hops, k hop, via netip.Addr) error {
+	if !h.blackhole[k] {
+		if err := r.nl.RouteReplace(k.dead()); err != nil {
+			return fmt.Errorf("adding the blackhole of table %d: %w", k.mark, err)
+		}
+		h.blackhole[k] = true
+	}
+	if h.via[k] != via {
+		if err := r.lead(h, k, via); err != nil {
+			return err
+		}
+	}
+	if h.rules[k] == 0 {
+		if err := r.nl.RuleAdd(r.rule(k)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding the rule of mark %d: %w", k.mark, err)
+		}
+		h.rules[k] = 1
+	}
+	return nil
+}
+
+// lead replaces the route. Where there is no way to the new address the old one goes all the same.
+func (r *router) lead(h *hops, k hop, via netip.Addr) error {
+	err := r.nl.RouteReplace(k.route(via))
+	if err == nil {
+		h.via[k] = via
+		return nil
+	}
+	if old, ok := h.via[k]; ok {
+		if err := r.nl.RouteDel(k.route(old)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("deleting the route to %v: %w", old, err)
+		}
+		delete(h.via, k)
+	}
+	if slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.ENETDOWN, unix.ENODEV}, func(e error) bool { return errors.Is(err, e) }) {
+		return errPending
+	}
+	return fmt.Errorf("adding the route to %v: %w", via, err)
+}
+
+// remove takes the way away: the rules first, so that no packet meets half of it.
+func (r *router) remove(h *hops, k hop) error {
+	for h.rules[k] > 0 {
+		if err := r.nl.RuleDel(r.rule(k)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("deleting the rule of mark %d: %w", k.mark, err)
+		}
+		h.rules[k]--
+	}
+	delete(h.rules, k)
+	if via, ok := h.via[k]; ok {
+		if err := r.nl.RouteDel(k.route(via)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("deleting the route to %v: %w", via, err)
+		}
+		delete(h.via, k)
+	}
+	if h.blackhole[k] {
+		if err := r.nl.RouteDel(k.dead()); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("deleting the blackhole of table %d: %w", k.mark, err)
+		}
+		delete(h.blackhole, k)
+	}
+	return nil
+}
+
+func (k hop) any() *net.IPNet {
+	n := int(k.family.size())
+	return &net.IPNet{IP: make(net.IP, n), Mask: net.CIDRMask(0, 8*n)}
+}
+
+func (k hop) route(via netip.Addr) *netlink.Route {
+	return &netlink.Route{Table: int(k.mark), Protocol: protocolID, Dst: k.any(), Gw: via.AsSlice(), Family: k.family.netlink()}
+}
+
+func (k hop) dead() *netlink.Route {
+	return &netlink.Route{
+		Table: int(k.mark), Protocol: protocolID, Dst: k.any(), Type: unix.RTN_BLACKHOLE, Priority: blackholeMetric, Family: k.family.netlink(),
+	}
+}
+
+func (r *router) rule(k hop) *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family, rule.Mark, rule.Table, rule.Priority, rule.Protocol = k.family.netlink(), k.mark, int(k.mark), r.priority, protocolID
+	return rule
+}
+
+// forget drops what is known of the link addresses behind an address, so that the next packet asks anew.
+func (r *router) forget(a netip.Addr) error {
+	f := ipv4
+	if a.Is6() {
+		f = ipv6
+	}
+	neighbours, err := r.nl.NeighList(0, f.netlink())
+	if err != nil {
+		return fmt.Errorf("listing neighbours: %w", err)
+	}
+	var errs []error
+	for _, n := range neighbours {
+		if known, ok := netip.AddrFromSlice(n.IP); ok && known.Unmap() == a && n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) == 0 {
+			if err := r.nl.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("forgetting the neighbour %v: %w", a, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,247 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+)
+
+// state is what the kernel has, as far as differences are looked for.
+type state struct {
+	table bool
+	// chains have the digests of their rules.
+	chains   map[string][]string
+	sets     map[string]bool
+	counters map[string]bool
+	slots    map[string][]uint32
+	targets  map[uint32]string
+}
+
+func newState() *state {
+	return &state{
+		chains: map[string][]string{}, sets: map[string]bool{}, counters: map[string]bool{},
+		slots: map[string][]uint32{}, targets: map[uint32]string{},
+	}
+}
+
+// stateOf is the state after a program was committed.
+func stateOf(p *Program) *state {
+	s := newState()
+	s.table = true
+	for name, c := range p.chains {
+		s.chains[name] = c.digests()
+	}
+	for name := range p.sets {
+		s.sets[name] = true
+	}
+	s.counters = maps.Clone(p.counters)
+	for name, m := range p.slots {
+		s.slots[name] = m.marks
+	}
+	s.targets = maps.Clone(p.targets)
+	return s
+}
+
+// The steps of a transaction. The kernel takes all of them or none.
+type (
+	addTable   struct{}
+	addCounter struct{ name string }
+	delCounter struct{ name string }
+	addSet     struct{ set nftables.Set }
+	delSet     struct{ name string }
+	addChain   struct {
+		name string
+		hook *hook
+	}
+	flushChain  struct{ name string }
+	delChain    struct{ name string }
+	addRules    struct{ chain *chain }
+	addElements struct {
+		set      nftables.Set
+		elements []nftables.SetElement
+	}
+	delElements struct {
+		set      nftables.Set
+		elements []nftables.SetElement
+	}
+	// setSlots gives the slots of a map new marks; old are those that they have now, 0 for none.
+	setSlots struct {
+		set        nftables.Set
+		slots      []int
+		old, marks []uint32
+	}
+)
+
+// step is one of the above.
+type step interface{ on(k *batch) error }
+
+// difference is what leads from a state to a program. The order satisfies the kernel: what is referred to comes before what refers to
+// it, and goes after it. What traffic passes is never missing in between, as all becomes true at once.
+func difference(s *state, p *Program) []step {
+	var steps []step
+	if !s.table {
+		steps = append(steps, addTable{})
+	}
+	steps = append(steps, additions(s, p)...)
+	steps = append(steps, slotSteps(s, p)...)
+	steps = append(steps, targetSteps(s, p)...)
+	for _, name := range sortedKeys(p.chains) {
+		c := p.chains[name]
+		has, exists := s.chains[name]
+		if exists && slices.Equal(has, c.digests()) {
+			continue
+		}
+		if exists && len(has) > 0 {
+			steps = append(steps, flushChain{name})
+		}
+		if len(c.rules) > 0 {
+			steps = append(steps, addRules{c})
+		}
+	}
+	return append(steps, removals(s, p)...)
+}
+
+// additions are counters, sets, chains, and only then elements, which go to chains.
+func additions(s *state, p *Program) []step {
+	var steps, elements []step
+	for _, name := range sortedKeys(p.counters) {
+		if !s.counters[name] {
+			steps = append(steps, addCounter{name})
+		}
+	}
+	for _, name := range sortedKeys(p.sets) {
+		if new := p.sets[name]; !s.sets[name] {
+			steps = append(steps, addSet{new.Set})
+			if len(new.elements) > 0 {
+				elements = append(elements, addElements{new.Set, new.elements})
+			}
+		}
+	}
+	for _, name := range sortedKeys(p.slots) {
+		if s.slots[name] == nil {
+			steps = append(steps, addSet{slotSet(name, len(p.slots[name].marks))})
+		}
+	}
+	for _, name := range sortedKeys(p.chains) {
+		if _, ok := s.chains[name]; !ok {
+			steps = append(steps, addChain{name, p.chains[name].hook})
+		}
+	}
+	return append(steps, elements...)
+}
+
+// slotSteps touch only slots that change hands.
+func slotSteps(s *state, p *Program) []step {
+	var steps []step
+	for _, name := range sortedKeys(p.slots) {
+		marks, had := p.slots[name].marks, s.slots[name]
+		if len(had) == len(marks) && (len(marks) == 0 || &had[0] == &marks[0]) {
+			continue
+		}
+		change := setSlots{set: slotSet(name, len(marks))}
+		for slot, mark := range marks {
+			var old uint32
+			if slot < len(had) {
+				old = had[slot]
+			}
+			if old != mark {
+				change.slots, change.old, change.marks = append(change.slots, slot), append(change.old, old), append(change.marks, mark)
+			}
+		}
+		if len(change.slots) > 0 {
+			steps = append(steps, change)
+		}
+	}
+	return steps
+}
+
+// targetSteps keep the counters of targets that stay.
+func targetSteps(s *state, p *Program) []step {
+	var gone, come []nftables.SetElement
+	for _, mark := range sortedKeys(s.targets) {
+		if p.targets[mark] != s.targets[mark] {
+			gone = append(gone, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark)})
+		}
+	}
+	for _, mark := range sortedKeys(p.targets) {
+		if p.targets[mark] != s.targets[mark] {
+			come = append(come, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark), Comment: p.targets[mark]})
+		}
+	}
+	var steps []step
+	if targets := p.sets[setTargets]; len(gone) > 0 {
+		steps = append(steps, delElements{targets.Set, gone})
+	}
+	if targets := p.sets[setTargets]; len(come) > 0 {
+		steps = append(steps, addElements{targets.Set, come})
+	}
+	return steps
+}
+
+// removals take rules first, as they refer to sets, then sets, whose elements refer to chains.
+func removals(s *state, p *Program) []step {
+	var flushes, sets, chains, counters []step
+	for _, name := range sortedKeys(s.chains) {
+		if p.chains[name] == nil {
+			if len(s.chains[name]) > 0 {
+				flushes = append(flushes, flushChain{name})
+			}
+			chains = append(chains, delChain{name})
+		}
+	}
+	for _, name := range sortedKeys(s.sets) {
+		if p.sets[name] == nil {
+			sets = append(sets, delSet{name})
+		}
+	}
+	for _, name := range sortedKeys(s.slots) {
+		if _, ok := p.slots[name]; !ok {
+			sets = append(sets, delSet{name})
+		}
+	}
+	for _, name := range sortedKeys(s.counters) {
+		if !p.counters[name] {
+			counters = append(counters, delCounter{name})
+		}
+	}
+	return slices.Concat(flushes, sets, chains, counters)
+}
+
+func sortedKeys[K interface{ ~string | ~uint32 }, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}
+
+// slotSet is a map of slots to marks, both numbers in the order of the machine.
+func slotSet(name string, size int) nftables.Set {
+	return nftables.Set{
+		Name: name, IsMap: true, Size: uint32(size), KeyType: nftables.TypeInteger, DataType: nftables.TypeMark,
+		KeyByteOrder: binaryutil.NativeEndian,
+	}
+}
+
+// slotsSize is the number of slots that the name of a map says, and whether it is one.
+func slotsSize(set string) (int, bool) {
+	parts := strings.SplitN(set, ".", 3)
+	if len(parts) < 3 || !strings.HasPrefix(parts[0], "slots") && !strings.HasPrefix(parts[0], "before") {
+		return 0, false
+	}
+	size, err := strconv.Atoi(parts[1])
+	return size, err == nil && size > 0
+}
+
+// targetName is what the kernel keeps beside a mark.
+func targetName(stream string, identifier uint32) string {
+	return fmt.Sprintf("%s/%d", stream, identifier)
+}
+
+// parseTarget reads a target's name; a stream can contain no slash.
+func parseTarget(name string) (stream string, identifier uint32, ok bool) {
+	stream, number, found := strings.Cut(name, "/")
+	n, err := strconv.ParseUint(number, 10, 32)
+	return stream, uint32(n), found && err == nil
+}
