@@ -42,6 +42,7 @@ var access = map[string]rule{
 	// People, through kubectl port-forward or exec, and accounts named for that: the answers show everything.
 	targetpoolv1.Inspector_ListPools_FullMethodName:   inspecting,
 	targetpoolv1.Inspector_ListTargets_FullMethodName: inspecting,
+	targetpoolv1.Inspector_Describe_FullMethodName:    inspecting,
 	// Probes.
 	grpc_health_v1.Health_Check_FullMethodName: anybody,
 	grpc_health_v1.Health_List_FullMethodName:  anybody,

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -38,11 +39,14 @@ func (t *targetFeed) Watch(
 	if err != nil {
 		return fmt.Errorf("watching conduit %s: %w", conduit, err)
 	}
-	w := &feedWatch{server: t.server, cursor: topic.Follow(), send: ss.SendMsg}
+	who := &recipient{kind: targetpoolv1.ReceiverInfo_KIND_FEED, conduit: wireConduit(conduit), caller: auth.From(ss.Context())}
+	defer t.server.audience.receives(who)()
+	w := &feedWatch{server: t.server, cursor: topic.Follow(), send: ss.SendMsg, sent: &who.sent}
 	switch v := req.GetResume(); {
 	case v == nil:
 	case v.GetEpoch() == t.server.cfg.Epoch:
 		w.cursor, w.told = topic.Resume(v.GetRevision()), true
+		w.sent.Store(v.GetRevision())
 	default:
 		t.server.cfg.Log.InfoContext(ss.Context(), "resume with a version of another run; a snapshot follows",
 			"conduit", conduit.String(), "peer", auth.From(ss.Context()).Addr, "epoch", v.GetEpoch(), "revision", v.GetRevision())
@@ -69,6 +73,8 @@ type feedWatch struct {
 	send   func(any) error
 	// told is set once the receiver has committed something, so that a heartbeat has a version to name.
 	told bool
+	// sent is the revision of the last batch that was sent, for people who look in.
+	sent *atomic.Uint64
 }
 
 func (w *feedWatch) next() (bool, <-chan struct{}, error) {
@@ -77,7 +83,11 @@ func (w *feedWatch) next() (bool, <-chan struct{}, error) {
 		return false, more, nil
 	}
 	w.told = true
-	return true, more, w.sendBatch(batch)
+	err := w.sendBatch(batch)
+	if err == nil {
+		w.sent.Store(batch.Revision)
+	}
+	return true, more, err
 }
 
 // sendBatch sends a batch in pieces, the last of which commits.

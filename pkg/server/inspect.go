@@ -72,6 +72,9 @@ func poolInfo(d engine.PoolDetail) *targetpoolv1.PoolInfo {
 	if p.Stream.Name != "" {
 		out.Stream = wireStream(p.Stream)
 	}
+	for _, s := range d.Slices {
+		out.Slices = append(out.Slices, &targetpoolv1.SliceInfo{Name: s.Name, ResourceVersion: s.Version})
+	}
 	for _, m := range d.Members {
 		out.Members = append(out.Members, memberInfo(m))
 	}
@@ -118,6 +121,9 @@ func targetInfo(r *engine.Row) *targetpoolv1.TargetInfo {
 		PodUid:     r.PodUID,
 		Binding:    string(r.Binding),
 		Listed:     r.Listed,
+	}
+	if e.Caller.Peer.IsValid() {
+		out.Peer = e.Caller.Peer.String()
 	}
 	if !r.Caused.IsZero() {
 		out.Caused = timestamppb.New(r.Caused)

@@ -179,6 +179,10 @@ func (r *relay) Watch(
 	if err != nil {
 		return err
 	}
+	defer r.server.audience.receives(&recipient{
+		kind: targetpoolv1.ReceiverInfo_KIND_RELAY, caller: auth.From(ss.Context()),
+		conduit: &targetpoolv1.Conduit{Namespace: r.server.cfg.Namespace, Trench: req.GetTrench()},
+	})()
 	w := &relayWatch{relay: r, cursor: topic.Follow(), send: ss.Send}
 	if v := req.GetResume(); v != nil && v.GetEpoch() == r.server.cfg.Epoch {
 		w.cursor, w.told = topic.Resume(v.GetRevision()), true

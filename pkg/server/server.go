@@ -86,6 +86,8 @@ type Config struct {
 	LegacyRegistered func()
 	// Opened is closed when calls may be answered; those that come before wait, except for health. nil is at once.
 	Opened <-chan struct{}
+	// Namespaces are those that are watched, for people who look in; nil leaves them out.
+	Namespaces func() []NamespaceState
 	// Namespace is the NSP's own.
 	Namespace string
 	// Epoch names this run of the process in versions.
@@ -116,6 +118,7 @@ type Server struct {
 	// stopping is closed when watches shall end.
 	stopping chan struct{}
 
+	audience    audience
 	watches     counted[watchingAs]
 	connections counted[netip.Addr]
 	// loud keeps a crowd of refused callers from filling the log.

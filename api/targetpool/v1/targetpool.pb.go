@@ -12,6 +12,7 @@ package targetpoolv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -180,6 +181,61 @@ func (x Target_State) Number() protoreflect.EnumNumber {
 // Deprecated: Use Target_State.Descriptor instead.
 func (Target_State) EnumDescriptor() ([]byte, []int) {
 	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13, 0}
+}
+
+type ReceiverInfo_Kind int32
+
+const (
+	ReceiverInfo_KIND_UNSPECIFIED ReceiverInfo_Kind = 0
+	// Watches TargetFeed.
+	ReceiverInfo_KIND_FEED ReceiverInfo_Kind = 1
+	// Watches nsp.v1.TargetRegistry for what is ENABLED, as a load balancer of Meridio 1.x.
+	ReceiverInfo_KIND_LIST ReceiverInfo_Kind = 2
+	// A trench process, which serves load balancers of Meridio 1.x.
+	ReceiverInfo_KIND_RELAY ReceiverInfo_Kind = 3
+)
+
+// Enum value maps for ReceiverInfo_Kind.
+var (
+	ReceiverInfo_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "KIND_FEED",
+		2: "KIND_LIST",
+		3: "KIND_RELAY",
+	}
+	ReceiverInfo_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED": 0,
+		"KIND_FEED":        1,
+		"KIND_LIST":        2,
+		"KIND_RELAY":       3,
+	}
+)
+
+func (x ReceiverInfo_Kind) Enum() *ReceiverInfo_Kind {
+	p := new(ReceiverInfo_Kind)
+	*p = x
+	return p
+}
+
+func (x ReceiverInfo_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReceiverInfo_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_targetpool_v1_targetpool_proto_enumTypes[3].Descriptor()
+}
+
+func (ReceiverInfo_Kind) Type() protoreflect.EnumType {
+	return &file_targetpool_v1_targetpool_proto_enumTypes[3]
+}
+
+func (x ReceiverInfo_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReceiverInfo_Kind.Descriptor instead.
+func (ReceiverInfo_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Version orders the messages of one watch. Revisions compare within one epoch only; an epoch lasts as long as the
@@ -1165,7 +1221,9 @@ type PoolInfo struct {
 	Panic          bool          `protobuf:"varint,11,opt,name=panic,proto3" json:"panic,omitempty"`
 	Members        []*MemberInfo `protobuf:"bytes,12,rep,name=members,proto3" json:"members,omitempty"`
 	// What was refused in its EndpointSlices.
-	Problems      []string `protobuf:"bytes,13,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,13,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The EndpointSlices that name it, refused ones included.
+	Slices        []*SliceInfo `protobuf:"bytes,14,rep,name=slices,proto3" json:"slices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1291,6 +1349,67 @@ func (x *PoolInfo) GetProblems() []string {
 	return nil
 }
 
+func (x *PoolInfo) GetSlices() []*SliceInfo {
+	if x != nil {
+		return x.Slices
+	}
+	return nil
+}
+
+// SliceInfo is an EndpointSlice in the version that was read.
+type SliceInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// metadata.resourceVersion as a number; 0 where it is none.
+	ResourceVersion uint64 `protobuf:"varint,2,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SliceInfo) Reset() {
+	*x = SliceInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SliceInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SliceInfo) ProtoMessage() {}
+
+func (x *SliceInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SliceInfo.ProtoReflect.Descriptor instead.
+func (*SliceInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SliceInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SliceInfo) GetResourceVersion() uint64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
 // MemberInfo is one workload of a pool.
 type MemberInfo struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1314,7 +1433,7 @@ type MemberInfo struct {
 
 func (x *MemberInfo) Reset() {
 	*x = MemberInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1445,7 @@ func (x *MemberInfo) String() string {
 func (*MemberInfo) ProtoMessage() {}
 
 func (x *MemberInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1458,7 @@ func (x *MemberInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberInfo.ProtoReflect.Descriptor instead.
 func (*MemberInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberInfo) GetNamespace() string {
@@ -1415,7 +1534,7 @@ type ListTargetsRequest struct {
 
 func (x *ListTargetsRequest) Reset() {
 	*x = ListTargetsRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1546,7 @@ func (x *ListTargetsRequest) String() string {
 func (*ListTargetsRequest) ProtoMessage() {}
 
 func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1559,7 @@ func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsRequest.ProtoReflect.Descriptor instead.
 func (*ListTargetsRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTargetsRequest) GetStream() *Stream {
@@ -1459,7 +1578,7 @@ type ListTargetsResponse struct {
 
 func (x *ListTargetsResponse) Reset() {
 	*x = ListTargetsResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1590,7 @@ func (x *ListTargetsResponse) String() string {
 func (*ListTargetsResponse) ProtoMessage() {}
 
 func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1603,7 @@ func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsResponse.ProtoReflect.Descriptor instead.
 func (*ListTargetsResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTargetsResponse) GetTargets() []*TargetInfo {
@@ -1516,14 +1635,16 @@ type TargetInfo struct {
 	// How the pod is known: Claim, PeerAddress, Stored; empty where it is not.
 	Binding string `protobuf:"bytes,13,opt,name=binding,proto3" json:"binding,omitempty"`
 	// A pool of its stream listed it in its lifetime.
-	Listed        bool `protobuf:"varint,14,opt,name=listed,proto3" json:"listed,omitempty"`
+	Listed bool `protobuf:"varint,14,opt,name=listed,proto3" json:"listed,omitempty"`
+	// The source address of the latest Register, empty where it is not known.
+	Peer          string `protobuf:"bytes,15,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TargetInfo) Reset() {
 	*x = TargetInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1656,7 @@ func (x *TargetInfo) String() string {
 func (*TargetInfo) ProtoMessage() {}
 
 func (x *TargetInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1669,7 @@ func (x *TargetInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetInfo.ProtoReflect.Descriptor instead.
 func (*TargetInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TargetInfo) GetId() uint64 {
@@ -1649,11 +1770,670 @@ func (x *TargetInfo) GetListed() bool {
 	return false
 }
 
+func (x *TargetInfo) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type DescribeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose sidecars are told of: one pod, or, with the namespace alone, all of them.
+	Workload      *Workload `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeRequest) Reset() {
+	*x = DescribeRequest{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeRequest) ProtoMessage() {}
+
+func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
+func (*DescribeRequest) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DescribeRequest) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+// DescribeResponse is a process as a whole.
+type DescribeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The NSP's own namespace: it serves the streams of this one.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Epoch     string `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// How callers prove who they are.
+	Authorisation string `protobuf:"bytes,3,opt,name=authorisation,proto3" json:"authorisation,omitempty"`
+	// The cluster was read, so sidecars are answered.
+	Answering bool `protobuf:"varint,4,opt,name=answering,proto3" json:"answering,omitempty"`
+	// Stored registrations were lost, and load balancers are told nothing until they had the time to come back.
+	Rebuilding bool `protobuf:"varint,5,opt,name=rebuilding,proto3" json:"rebuilding,omitempty"`
+	// Some namespace counts by what was stored before a restart.
+	Stale         bool             `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`
+	Namespaces    []*NamespaceInfo `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	Trenches      []*TrenchInfo    `protobuf:"bytes,8,rep,name=trenches,proto3" json:"trenches,omitempty"`
+	Conduits      []*ConduitInfo   `protobuf:"bytes,9,rep,name=conduits,proto3" json:"conduits,omitempty"`
+	Receivers     []*ReceiverInfo  `protobuf:"bytes,10,rep,name=receivers,proto3" json:"receivers,omitempty"`
+	Sidecars      []*SidecarInfo   `protobuf:"bytes,11,rep,name=sidecars,proto3" json:"sidecars,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeResponse) Reset() {
+	*x = DescribeResponse{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeResponse) ProtoMessage() {}
+
+func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
+func (*DescribeResponse) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DescribeResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DescribeResponse) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *DescribeResponse) GetAuthorisation() string {
+	if x != nil {
+		return x.Authorisation
+	}
+	return ""
+}
+
+func (x *DescribeResponse) GetAnswering() bool {
+	if x != nil {
+		return x.Answering
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetRebuilding() bool {
+	if x != nil {
+		return x.Rebuilding
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetNamespaces() []*NamespaceInfo {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetTrenches() []*TrenchInfo {
+	if x != nil {
+		return x.Trenches
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetConduits() []*ConduitInfo {
+	if x != nil {
+		return x.Conduits
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetReceivers() []*ReceiverInfo {
+	if x != nil {
+		return x.Receivers
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetSidecars() []*SidecarInfo {
+	if x != nil {
+		return x.Sidecars
+	}
+	return nil
+}
+
+// NamespaceInfo is a namespace whose Services are watched.
+type NamespaceInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its Services and EndpointSlices were read since the process started.
+	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
+	// What keeps it from being read, empty while it is watched.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The time since the API server last said anything of it; about a minute is normal.
+	Age           *durationpb.Duration `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespaceInfo) Reset() {
+	*x = NamespaceInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespaceInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespaceInfo) ProtoMessage() {}
+
+func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespaceInfo.ProtoReflect.Descriptor instead.
+func (*NamespaceInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NamespaceInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NamespaceInfo) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+func (x *NamespaceInfo) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *NamespaceInfo) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+// TrenchInfo is a trench whose configuration is wanted or known.
+type TrenchInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its ConfigMap was read, or found to be absent.
+	Read bool `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"`
+	// The streams that set a number of targets.
+	Limits        []*StreamLimit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrenchInfo) Reset() {
+	*x = TrenchInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrenchInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrenchInfo) ProtoMessage() {}
+
+func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrenchInfo.ProtoReflect.Descriptor instead.
+func (*TrenchInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TrenchInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TrenchInfo) GetRead() bool {
+	if x != nil {
+		return x.Read
+	}
+	return false
+}
+
+func (x *TrenchInfo) GetLimits() []*StreamLimit {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// StreamLimit is max-targets of a stream.
+type StreamLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        *Stream                `protobuf:"bytes,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	MaxTargets    uint32                 `protobuf:"varint,2,opt,name=max_targets,json=maxTargets,proto3" json:"max_targets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamLimit) Reset() {
+	*x = StreamLimit{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamLimit) ProtoMessage() {}
+
+func (x *StreamLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamLimit.ProtoReflect.Descriptor instead.
+func (*StreamLimit) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StreamLimit) GetStream() *Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
+func (x *StreamLimit) GetMaxTargets() uint32 {
+	if x != nil {
+		return x.MaxTargets
+	}
+	return 0
+}
+
+// ConduitInfo is what load balancers are told of a conduit.
+type ConduitInfo struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Conduit *Conduit               `protobuf:"bytes,1,opt,name=conduit,proto3" json:"conduit,omitempty"`
+	// It is answered: what it depends on was read.
+	Open bool `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	// The revision of its last change.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Targets       uint32 `protobuf:"varint,4,opt,name=targets,proto3" json:"targets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConduitInfo) Reset() {
+	*x = ConduitInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConduitInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConduitInfo) ProtoMessage() {}
+
+func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConduitInfo.ProtoReflect.Descriptor instead.
+func (*ConduitInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ConduitInfo) GetConduit() *Conduit {
+	if x != nil {
+		return x.Conduit
+	}
+	return nil
+}
+
+func (x *ConduitInfo) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
+}
+
+func (x *ConduitInfo) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ConduitInfo) GetTargets() uint32 {
+	if x != nil {
+		return x.Targets
+	}
+	return 0
+}
+
+// ReceiverInfo is somebody who is told of targets: a load balancer, or what passes it on to some.
+type ReceiverInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  ReceiverInfo_Kind      `protobuf:"varint,1,opt,name=kind,proto3,enum=targetpool.v1.ReceiverInfo_Kind" json:"kind,omitempty"`
+	// Without a name it is the whole trench, without a trench everything.
+	Conduit *Conduit `protobuf:"bytes,2,opt,name=conduit,proto3" json:"conduit,omitempty"`
+	// Of KIND_LIST, where the watch names one.
+	Stream string `protobuf:"bytes,3,opt,name=stream,proto3" json:"stream,omitempty"`
+	Peer   string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The ServiceAccount as namespace/name, where it is proven.
+	Account string                 `protobuf:"bytes,5,opt,name=account,proto3" json:"account,omitempty"`
+	Since   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The revision of the last message that was sent; of KIND_FEED that of the conduit.
+	Revision      uint64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReceiverInfo) Reset() {
+	*x = ReceiverInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReceiverInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReceiverInfo) ProtoMessage() {}
+
+func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReceiverInfo.ProtoReflect.Descriptor instead.
+func (*ReceiverInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ReceiverInfo) GetKind() ReceiverInfo_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return ReceiverInfo_KIND_UNSPECIFIED
+}
+
+func (x *ReceiverInfo) GetConduit() *Conduit {
+	if x != nil {
+		return x.Conduit
+	}
+	return nil
+}
+
+func (x *ReceiverInfo) GetStream() string {
+	if x != nil {
+		return x.Stream
+	}
+	return ""
+}
+
+func (x *ReceiverInfo) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ReceiverInfo) GetAccount() string {
+	if x != nil {
+		return x.Account
+	}
+	return ""
+}
+
+func (x *ReceiverInfo) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ReceiverInfo) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// SidecarInfo is a watch of TargetPool.
+type SidecarInfo struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Workload *Workload              `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	Peer     string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	Account  string                 `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
+	Since    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// The caller was found to be the workload; nothing that others report counts.
+	Proven bool `protobuf:"varint,5,opt,name=proven,proto3" json:"proven,omitempty"`
+	// A list was sent, of these streams.
+	Told    bool      `protobuf:"varint,6,opt,name=told,proto3" json:"told,omitempty"`
+	Streams []*Stream `protobuf:"bytes,7,rep,name=streams,proto3" json:"streams,omitempty"`
+	// The latest report: the addresses that can bind registrations, and the streams that the application holds.
+	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The sidecar reports owners.
+	Owners        bool      `protobuf:"varint,9,opt,name=owners,proto3" json:"owners,omitempty"`
+	Application   []*Stream `protobuf:"bytes,10,rep,name=application,proto3" json:"application,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SidecarInfo) Reset() {
+	*x = SidecarInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SidecarInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SidecarInfo) ProtoMessage() {}
+
+func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SidecarInfo.ProtoReflect.Descriptor instead.
+func (*SidecarInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SidecarInfo) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *SidecarInfo) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *SidecarInfo) GetAccount() string {
+	if x != nil {
+		return x.Account
+	}
+	return ""
+}
+
+func (x *SidecarInfo) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *SidecarInfo) GetProven() bool {
+	if x != nil {
+		return x.Proven
+	}
+	return false
+}
+
+func (x *SidecarInfo) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
+func (x *SidecarInfo) GetStreams() []*Stream {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *SidecarInfo) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *SidecarInfo) GetOwners() bool {
+	if x != nil {
+		return x.Owners
+	}
+	return false
+}
+
+func (x *SidecarInfo) GetApplication() []*Stream {
+	if x != nil {
+		return x.Application
+	}
+	return nil
+}
+
 var File_targetpool_v1_targetpool_proto protoreflect.FileDescriptor
 
 const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\n" +
-	"\x1etargetpool/v1/targetpool.proto\x12\rtargetpool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\";\n" +
+	"\x1etargetpool/v1/targetpool.proto\x12\rtargetpool.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\";\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"l\n" +
@@ -1727,7 +2507,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x10ListPoolsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"B\n" +
 	"\x11ListPoolsResponse\x12-\n" +
-	"\x05pools\x18\x01 \x03(\v2\x17.targetpool.v1.PoolInfoR\x05pools\"\x97\x03\n" +
+	"\x05pools\x18\x01 \x03(\v2\x17.targetpool.v1.PoolInfoR\x05pools\"\xc9\x03\n" +
 	"\bPoolInfo\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1744,7 +2524,11 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	" \x01(\rR\x0epanicThreshold\x12\x14\n" +
 	"\x05panic\x18\v \x01(\bR\x05panic\x123\n" +
 	"\amembers\x18\f \x03(\v2\x19.targetpool.v1.MemberInfoR\amembers\x12\x1a\n" +
-	"\bproblems\x18\r \x03(\tR\bproblems\"\xf2\x01\n" +
+	"\bproblems\x18\r \x03(\tR\bproblems\x120\n" +
+	"\x06slices\x18\x0e \x03(\v2\x18.targetpool.v1.SliceInfoR\x06slices\"J\n" +
+	"\tSliceInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
+	"\x10resource_version\x18\x02 \x01(\x04R\x0fresourceVersion\"\xf2\x01\n" +
 	"\n" +
 	"MemberInfo\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
@@ -1759,7 +2543,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x12ListTargetsRequest\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\"J\n" +
 	"\x13ListTargetsResponse\x123\n" +
-	"\atargets\x18\x01 \x03(\v2\x19.targetpool.v1.TargetInfoR\atargets\"\x9f\x03\n" +
+	"\atargets\x18\x01 \x03(\v2\x19.targetpool.v1.TargetInfoR\atargets\"\xb3\x03\n" +
 	"\n" +
 	"TargetInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -1778,7 +2562,72 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x03pod\x18\v \x01(\tR\x03pod\x12\x17\n" +
 	"\apod_uid\x18\f \x01(\tR\x06podUid\x12\x18\n" +
 	"\abinding\x18\r \x01(\tR\abinding\x12\x16\n" +
-	"\x06listed\x18\x0e \x01(\bR\x06listed*E\n" +
+	"\x06listed\x18\x0e \x01(\bR\x06listed\x12\x12\n" +
+	"\x04peer\x18\x0f \x01(\tR\x04peer\"F\n" +
+	"\x0fDescribeRequest\x123\n" +
+	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xe0\x03\n" +
+	"\x10DescribeResponse\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12$\n" +
+	"\rauthorisation\x18\x03 \x01(\tR\rauthorisation\x12\x1c\n" +
+	"\tanswering\x18\x04 \x01(\bR\tanswering\x12\x1e\n" +
+	"\n" +
+	"rebuilding\x18\x05 \x01(\bR\n" +
+	"rebuilding\x12\x14\n" +
+	"\x05stale\x18\x06 \x01(\bR\x05stale\x12<\n" +
+	"\n" +
+	"namespaces\x18\a \x03(\v2\x1c.targetpool.v1.NamespaceInfoR\n" +
+	"namespaces\x125\n" +
+	"\btrenches\x18\b \x03(\v2\x19.targetpool.v1.TrenchInfoR\btrenches\x126\n" +
+	"\bconduits\x18\t \x03(\v2\x1a.targetpool.v1.ConduitInfoR\bconduits\x129\n" +
+	"\treceivers\x18\n" +
+	" \x03(\v2\x1b.targetpool.v1.ReceiverInfoR\treceivers\x126\n" +
+	"\bsidecars\x18\v \x03(\v2\x1a.targetpool.v1.SidecarInfoR\bsidecars\"~\n" +
+	"\rNamespaceInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12+\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"h\n" +
+	"\n" +
+	"TrenchInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04read\x18\x02 \x01(\bR\x04read\x122\n" +
+	"\x06limits\x18\x03 \x03(\v2\x1a.targetpool.v1.StreamLimitR\x06limits\"]\n" +
+	"\vStreamLimit\x12-\n" +
+	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12\x1f\n" +
+	"\vmax_targets\x18\x02 \x01(\rR\n" +
+	"maxTargets\"\x89\x01\n" +
+	"\vConduitInfo\x120\n" +
+	"\aconduit\x18\x01 \x01(\v2\x16.targetpool.v1.ConduitR\aconduit\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\bR\x04open\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
+	"\atargets\x18\x04 \x01(\rR\atargets\"\xd6\x02\n" +
+	"\fReceiverInfo\x124\n" +
+	"\x04kind\x18\x01 \x01(\x0e2 .targetpool.v1.ReceiverInfo.KindR\x04kind\x120\n" +
+	"\aconduit\x18\x02 \x01(\v2\x16.targetpool.v1.ConduitR\aconduit\x12\x16\n" +
+	"\x06stream\x18\x03 \x01(\tR\x06stream\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x18\n" +
+	"\aaccount\x18\x05 \x01(\tR\aaccount\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x04R\brevision\"J\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tKIND_FEED\x10\x01\x12\r\n" +
+	"\tKIND_LIST\x10\x02\x12\x0e\n" +
+	"\n" +
+	"KIND_RELAY\x10\x03\"\xee\x02\n" +
+	"\vSidecarInfo\x123\n" +
+	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
+	"\aaccount\x18\x03 \x01(\tR\aaccount\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06proven\x18\x05 \x01(\bR\x06proven\x12\x12\n" +
+	"\x04told\x18\x06 \x01(\bR\x04told\x12/\n" +
+	"\astreams\x18\a \x03(\v2\x15.targetpool.v1.StreamR\astreams\x12\x1c\n" +
+	"\taddresses\x18\b \x03(\tR\taddresses\x12\x16\n" +
+	"\x06owners\x18\t \x01(\bR\x06owners\x127\n" +
+	"\vapplication\x18\n" +
+	" \x03(\v2\x15.targetpool.v1.StreamR\vapplication*E\n" +
 	"\x05Owner\x12\x15\n" +
 	"\x11OWNER_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OWNER_APPLICATION\x10\x01\x12\x0e\n" +
@@ -1789,10 +2638,11 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x05Watch\x12%.targetpool.v1.TargetPoolWatchRequest\x1a&.targetpool.v1.TargetPoolWatchResponse(\x010\x012f\n" +
 	"\n" +
 	"TargetFeed\x12X\n" +
-	"\x05Watch\x12%.targetpool.v1.TargetFeedWatchRequest\x1a&.targetpool.v1.TargetFeedWatchResponse0\x012\xb1\x01\n" +
+	"\x05Watch\x12%.targetpool.v1.TargetFeedWatchRequest\x1a&.targetpool.v1.TargetFeedWatchResponse0\x012\xfe\x01\n" +
 	"\tInspector\x12N\n" +
 	"\tListPools\x12\x1f.targetpool.v1.ListPoolsRequest\x1a .targetpool.v1.ListPoolsResponse\x12T\n" +
-	"\vListTargets\x12!.targetpool.v1.ListTargetsRequest\x1a\".targetpool.v1.ListTargetsResponseB>Z<github.com/nordix/meridio-nsp/api/targetpool/v1;targetpoolv1b\x06proto3"
+	"\vListTargets\x12!.targetpool.v1.ListTargetsRequest\x1a\".targetpool.v1.ListTargetsResponse\x12K\n" +
+	"\bDescribe\x12\x1e.targetpool.v1.DescribeRequest\x1a\x1f.targetpool.v1.DescribeResponseB>Z<github.com/nordix/meridio-nsp/api/targetpool/v1;targetpoolv1b\x06proto3"
 
 var (
 	file_targetpool_v1_targetpool_proto_rawDescOnce sync.Once
@@ -1806,74 +2656,105 @@ func file_targetpool_v1_targetpool_proto_rawDescGZIP() []byte {
 	return file_targetpool_v1_targetpool_proto_rawDescData
 }
 
-var file_targetpool_v1_targetpool_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_targetpool_v1_targetpool_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(Owner)(0),                        // 0: targetpool.v1.Owner
 	(TargetFeedWatchResponse_Kind)(0), // 1: targetpool.v1.TargetFeedWatchResponse.Kind
 	(Target_State)(0),                 // 2: targetpool.v1.Target.State
-	(*Version)(nil),                   // 3: targetpool.v1.Version
-	(*Stream)(nil),                    // 4: targetpool.v1.Stream
-	(*Conduit)(nil),                   // 5: targetpool.v1.Conduit
-	(*Workload)(nil),                  // 6: targetpool.v1.Workload
-	(*StreamOwners)(nil),              // 7: targetpool.v1.StreamOwners
-	(*Report)(nil),                    // 8: targetpool.v1.Report
-	(*TargetPoolWatchRequest)(nil),    // 9: targetpool.v1.TargetPoolWatchRequest
-	(*Assignment)(nil),                // 10: targetpool.v1.Assignment
-	(*Assignments)(nil),               // 11: targetpool.v1.Assignments
-	(*TargetPoolWatchResponse)(nil),   // 12: targetpool.v1.TargetPoolWatchResponse
-	(*TargetFeedWatchRequest)(nil),    // 13: targetpool.v1.TargetFeedWatchRequest
-	(*TargetFeedWatchResponse)(nil),   // 14: targetpool.v1.TargetFeedWatchResponse
-	(*Change)(nil),                    // 15: targetpool.v1.Change
-	(*Target)(nil),                    // 16: targetpool.v1.Target
-	(*ListPoolsRequest)(nil),          // 17: targetpool.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),         // 18: targetpool.v1.ListPoolsResponse
-	(*PoolInfo)(nil),                  // 19: targetpool.v1.PoolInfo
-	(*MemberInfo)(nil),                // 20: targetpool.v1.MemberInfo
-	(*ListTargetsRequest)(nil),        // 21: targetpool.v1.ListTargetsRequest
-	(*ListTargetsResponse)(nil),       // 22: targetpool.v1.ListTargetsResponse
-	(*TargetInfo)(nil),                // 23: targetpool.v1.TargetInfo
-	(*timestamppb.Timestamp)(nil),     // 24: google.protobuf.Timestamp
+	(ReceiverInfo_Kind)(0),            // 3: targetpool.v1.ReceiverInfo.Kind
+	(*Version)(nil),                   // 4: targetpool.v1.Version
+	(*Stream)(nil),                    // 5: targetpool.v1.Stream
+	(*Conduit)(nil),                   // 6: targetpool.v1.Conduit
+	(*Workload)(nil),                  // 7: targetpool.v1.Workload
+	(*StreamOwners)(nil),              // 8: targetpool.v1.StreamOwners
+	(*Report)(nil),                    // 9: targetpool.v1.Report
+	(*TargetPoolWatchRequest)(nil),    // 10: targetpool.v1.TargetPoolWatchRequest
+	(*Assignment)(nil),                // 11: targetpool.v1.Assignment
+	(*Assignments)(nil),               // 12: targetpool.v1.Assignments
+	(*TargetPoolWatchResponse)(nil),   // 13: targetpool.v1.TargetPoolWatchResponse
+	(*TargetFeedWatchRequest)(nil),    // 14: targetpool.v1.TargetFeedWatchRequest
+	(*TargetFeedWatchResponse)(nil),   // 15: targetpool.v1.TargetFeedWatchResponse
+	(*Change)(nil),                    // 16: targetpool.v1.Change
+	(*Target)(nil),                    // 17: targetpool.v1.Target
+	(*ListPoolsRequest)(nil),          // 18: targetpool.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),         // 19: targetpool.v1.ListPoolsResponse
+	(*PoolInfo)(nil),                  // 20: targetpool.v1.PoolInfo
+	(*SliceInfo)(nil),                 // 21: targetpool.v1.SliceInfo
+	(*MemberInfo)(nil),                // 22: targetpool.v1.MemberInfo
+	(*ListTargetsRequest)(nil),        // 23: targetpool.v1.ListTargetsRequest
+	(*ListTargetsResponse)(nil),       // 24: targetpool.v1.ListTargetsResponse
+	(*TargetInfo)(nil),                // 25: targetpool.v1.TargetInfo
+	(*DescribeRequest)(nil),           // 26: targetpool.v1.DescribeRequest
+	(*DescribeResponse)(nil),          // 27: targetpool.v1.DescribeResponse
+	(*NamespaceInfo)(nil),             // 28: targetpool.v1.NamespaceInfo
+	(*TrenchInfo)(nil),                // 29: targetpool.v1.TrenchInfo
+	(*StreamLimit)(nil),               // 30: targetpool.v1.StreamLimit
+	(*ConduitInfo)(nil),               // 31: targetpool.v1.ConduitInfo
+	(*ReceiverInfo)(nil),              // 32: targetpool.v1.ReceiverInfo
+	(*SidecarInfo)(nil),               // 33: targetpool.v1.SidecarInfo
+	(*timestamppb.Timestamp)(nil),     // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
 }
 var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
-	4,  // 0: targetpool.v1.StreamOwners.stream:type_name -> targetpool.v1.Stream
+	5,  // 0: targetpool.v1.StreamOwners.stream:type_name -> targetpool.v1.Stream
 	0,  // 1: targetpool.v1.StreamOwners.owners:type_name -> targetpool.v1.Owner
-	7,  // 2: targetpool.v1.Report.owners:type_name -> targetpool.v1.StreamOwners
-	6,  // 3: targetpool.v1.TargetPoolWatchRequest.workload:type_name -> targetpool.v1.Workload
-	8,  // 4: targetpool.v1.TargetPoolWatchRequest.report:type_name -> targetpool.v1.Report
-	4,  // 5: targetpool.v1.Assignment.stream:type_name -> targetpool.v1.Stream
-	10, // 6: targetpool.v1.Assignments.items:type_name -> targetpool.v1.Assignment
-	3,  // 7: targetpool.v1.TargetPoolWatchResponse.version:type_name -> targetpool.v1.Version
-	11, // 8: targetpool.v1.TargetPoolWatchResponse.assignments:type_name -> targetpool.v1.Assignments
-	5,  // 9: targetpool.v1.TargetFeedWatchRequest.conduit:type_name -> targetpool.v1.Conduit
-	3,  // 10: targetpool.v1.TargetFeedWatchRequest.resume:type_name -> targetpool.v1.Version
+	8,  // 2: targetpool.v1.Report.owners:type_name -> targetpool.v1.StreamOwners
+	7,  // 3: targetpool.v1.TargetPoolWatchRequest.workload:type_name -> targetpool.v1.Workload
+	9,  // 4: targetpool.v1.TargetPoolWatchRequest.report:type_name -> targetpool.v1.Report
+	5,  // 5: targetpool.v1.Assignment.stream:type_name -> targetpool.v1.Stream
+	11, // 6: targetpool.v1.Assignments.items:type_name -> targetpool.v1.Assignment
+	4,  // 7: targetpool.v1.TargetPoolWatchResponse.version:type_name -> targetpool.v1.Version
+	12, // 8: targetpool.v1.TargetPoolWatchResponse.assignments:type_name -> targetpool.v1.Assignments
+	6,  // 9: targetpool.v1.TargetFeedWatchRequest.conduit:type_name -> targetpool.v1.Conduit
+	4,  // 10: targetpool.v1.TargetFeedWatchRequest.resume:type_name -> targetpool.v1.Version
 	1,  // 11: targetpool.v1.TargetFeedWatchResponse.kind:type_name -> targetpool.v1.TargetFeedWatchResponse.Kind
-	3,  // 12: targetpool.v1.TargetFeedWatchResponse.version:type_name -> targetpool.v1.Version
-	15, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
-	16, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
+	4,  // 12: targetpool.v1.TargetFeedWatchResponse.version:type_name -> targetpool.v1.Version
+	16, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
+	17, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
 	2,  // 15: targetpool.v1.Target.state:type_name -> targetpool.v1.Target.State
-	24, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
-	19, // 17: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
-	4,  // 18: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
-	20, // 19: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
-	4,  // 20: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
-	23, // 21: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
-	4,  // 22: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
-	2,  // 23: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
-	24, // 24: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
-	9,  // 25: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
-	13, // 26: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
-	17, // 27: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
-	21, // 28: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
-	12, // 29: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
-	14, // 30: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
-	18, // 31: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
-	22, // 32: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	34, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
+	20, // 17: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
+	5,  // 18: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
+	22, // 19: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
+	21, // 20: targetpool.v1.PoolInfo.slices:type_name -> targetpool.v1.SliceInfo
+	5,  // 21: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
+	25, // 22: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
+	5,  // 23: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
+	2,  // 24: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
+	34, // 25: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
+	7,  // 26: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
+	28, // 27: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
+	29, // 28: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
+	31, // 29: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
+	32, // 30: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
+	33, // 31: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
+	35, // 32: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
+	30, // 33: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
+	5,  // 34: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
+	6,  // 35: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
+	3,  // 36: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
+	6,  // 37: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
+	34, // 38: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
+	7,  // 39: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
+	34, // 40: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
+	5,  // 41: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
+	5,  // 42: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
+	10, // 43: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
+	14, // 44: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
+	18, // 45: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
+	23, // 46: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
+	26, // 47: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
+	13, // 48: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
+	15, // 49: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
+	19, // 50: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
+	24, // 51: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
+	27, // 52: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
+	48, // [48:53] is the sub-list for method output_type
+	43, // [43:48] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_targetpool_proto_init() }
@@ -1886,8 +2767,8 @@ func file_targetpool_v1_targetpool_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_targetpool_v1_targetpool_proto_rawDesc), len(file_targetpool_v1_targetpool_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   21,
+			NumEnums:      4,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -247,6 +247,7 @@ var TargetFeed_ServiceDesc = grpc.ServiceDesc{
 const (
 	Inspector_ListPools_FullMethodName   = "/targetpool.v1.Inspector/ListPools"
 	Inspector_ListTargets_FullMethodName = "/targetpool.v1.Inspector/ListTargets"
+	Inspector_Describe_FullMethodName    = "/targetpool.v1.Inspector/Describe"
 )
 
 // InspectorClient is the client API for Inspector service.
@@ -259,6 +260,8 @@ type InspectorClient interface {
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListTargets lists the registrations and what load balancers are told of them.
 	ListTargets(ctx context.Context, in *ListTargetsRequest, opts ...grpc.CallOption) (*ListTargetsResponse, error)
+	// Describe tells what else decides: what was read of the cluster and of the trenches, who watches, and what sidecars report.
+	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 }
 
 type inspectorClient struct {
@@ -289,6 +292,16 @@ func (c *inspectorClient) ListTargets(ctx context.Context, in *ListTargetsReques
 	return out, nil
 }
 
+func (c *inspectorClient) Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeResponse)
+	err := c.cc.Invoke(ctx, Inspector_Describe_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // InspectorServer is the server API for Inspector service.
 // All implementations must embed UnimplementedInspectorServer
 // for forward compatibility.
@@ -299,6 +312,8 @@ type InspectorServer interface {
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListTargets lists the registrations and what load balancers are told of them.
 	ListTargets(context.Context, *ListTargetsRequest) (*ListTargetsResponse, error)
+	// Describe tells what else decides: what was read of the cluster and of the trenches, who watches, and what sidecars report.
+	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	mustEmbedUnimplementedInspectorServer()
 }
 
@@ -314,6 +329,9 @@ func (UnimplementedInspectorServer) ListPools(context.Context, *ListPoolsRequest
 }
 func (UnimplementedInspectorServer) ListTargets(context.Context, *ListTargetsRequest) (*ListTargetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTargets not implemented")
+}
+func (UnimplementedInspectorServer) Describe(context.Context, *DescribeRequest) (*DescribeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
 }
 func (UnimplementedInspectorServer) mustEmbedUnimplementedInspectorServer() {}
 func (UnimplementedInspectorServer) testEmbeddedByValue()                   {}
@@ -372,6 +390,24 @@ func _Inspector_ListTargets_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Inspector_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectorServer).Describe(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Inspector_Describe_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectorServer).Describe(ctx, req.(*DescribeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Inspector_ServiceDesc is the grpc.ServiceDesc for Inspector service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -386,6 +422,10 @@ var Inspector_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTargets",
 			Handler:    _Inspector_ListTargets_Handler,
+		},
+		{
+			MethodName: "Describe",
+			Handler:    _Inspector_Describe_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
