@@ -42,6 +42,8 @@ type setup struct {
 	unsynced  bool
 	heartbeat time.Duration
 	mode      auth.Mode
+	// edit changes the configuration of the server; optional.
+	edit func(*Config)
 	// opened is Config.Opened.
 	opened chan struct{}
 	// store sees every batch before it is written.
@@ -88,15 +90,19 @@ func start(t *testing.T, s setup) *nsp {
 	for _, trench := range n.wanted {
 		n.configure(trench)
 	}
-	n.server = New(Config{
+	cfg := Config{
 		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Configuration: n.configuration, Opened: s.opened,
 		Reservations: n.registry,
 		Namespace:    own, Epoch: epoch, Auth: s.mode, Heartbeat: s.heartbeat,
 		Grace: patience, Observer: n.seen, Log: slog.New(slog.NewTextHandler(n.log, nil)),
-	})
-	if s.mode == "" {
-		n.server.cfg.Auth = auth.PeerAddress
 	}
+	if s.mode == "" {
+		cfg.Auth = auth.PeerAddress
+	}
+	if s.edit != nil {
+		s.edit(&cfg)
+	}
+	n.server = New(cfg)
 	if !s.unsynced {
 		n.engine.Post(engine.NamespaceSynced{Namespace: own})
 	}
