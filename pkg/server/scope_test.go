@@ -67,6 +67,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		targetpoolv1.Relay_Restore_FullMethodName:         "trench process, anybody",
 		targetpoolv1.Inspector_ListPools_FullMethodName:   "local nobody, inspector, anybody",
 		targetpoolv1.Inspector_ListTargets_FullMethodName: "local nobody, inspector, anybody",
+		targetpoolv1.Inspector_Describe_FullMethodName:    "local nobody, inspector, anybody",
 		grpc_health_v1.Health_Check_FullMethodName:        everyone,
 		grpc_health_v1.Health_List_FullMethodName:         everyone,
 		grpc_health_v1.Health_Watch_FullMethodName:        everyone,
