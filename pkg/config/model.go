@@ -127,3 +127,22 @@ func (c *Config) MaxTargets(namespace, trench string) map[stream.Key]uint32 {
 	}
 	return most
 }
+
+// FlowsOf are the flows of every stream of the trench, those without any included; namespace is the NSP's own. It is nil where the
+// key flows was never read well.
+func (c *Config) FlowsOf(namespace, trench string) map[stream.Key][]Flow {
+	if !c.IsRead(KeyFlows) {
+		return nil
+	}
+	flows := make(map[stream.Key][]Flow)
+	for _, s := range c.Streams {
+		k := stream.Key{Namespace: namespace, Trench: trench, Conduit: s.Conduit, Name: s.Name}
+		flows[k] = nil
+		for _, f := range c.Flows {
+			if f.Stream == s.Name {
+				flows[k] = append(flows[k], f)
+			}
+		}
+	}
+	return flows
+}

@@ -44,6 +44,8 @@ type SliceGone struct{ Namespace, Name string }
 type TrenchConfigured struct {
 	Trench     string
 	MaxTargets map[stream.Key]uint32
+	// Flows has every stream of the trench with its flows; nil where that is not known.
+	Flows map[stream.Key][]pool.Flow
 }
 
 // Rebuilt says that whoever is there has registered again since the stored registrations were lost.
@@ -93,6 +95,10 @@ type PoolStatus struct {
 	Pool *pool.Pool
 	// Targets counts the members of this pool by their registrations.
 	Targets Counts
+	// Unconfigured is set where the configuration of the trench is known and has no such stream, Unmet are the ports of the Service
+	// to which no flow of the stream sends anything.
+	Unconfigured bool
+	Unmet        []string
 	// Waiting are the members that wait for an identifier, or have none in 1..max-targets.
 	Waiting Names
 	// Unwatched are the members that nobody watches for: no sidecar will open their streams.

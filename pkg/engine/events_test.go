@@ -291,7 +291,7 @@ func (p *player) configure() {
 		most[key(trench, "c1", "x1")] = uint32(p.pick(4))
 	}
 	p.configs[trench] = most
-	p.s.apply(TrenchConfigured{trench, most})
+	p.s.apply(TrenchConfigured{Trench: trench, MaxTargets: most})
 }
 
 func (p *player) sync() {

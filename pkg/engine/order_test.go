@@ -35,7 +35,7 @@ func (p *player) final() (first []Event, rest []any) {
 		}
 	}
 	for _, trench := range slices.Sorted(maps.Keys(p.configs)) {
-		rest = append(rest, TrenchConfigured{trench, p.configs[trench]})
+		rest = append(rest, TrenchConfigured{Trench: trench, MaxTargets: p.configs[trench]})
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.claims)) {
 		if c := p.claims[id]; c.workload.PodUID != "" && !c.ended {

@@ -185,6 +185,10 @@ func (s *state) poolStatus(ref pool.Ref) *PoolStatus {
 	st := &PoolStatus{
 		Pool: p, Targets: s.tally.pools[ref], Waiting: s.tally.waiting.read(ref), Unwatched: s.watched.unwatched.read(ref),
 	}
+	if flows := s.flows[p.Stream.Trench]; flows != nil && p.Accepted {
+		of, there := flows[p.Stream]
+		st.Unconfigured, st.Unmet = !there, pool.Unmet(p.Ports, of)
+	}
 	if known, ok := s.streams[p.Stream]; ok {
 		st.Strangers = known.strangers.read()
 	}

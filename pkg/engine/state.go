@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
@@ -59,7 +60,9 @@ type state struct {
 	opening bool
 	// maxTargets is by trench; a trench that is not in it has not been read.
 	maxTargets map[string]map[stream.Key]uint32
-	wanted     map[string]bool
+	// flows are by trench, as far as they are known.
+	flows  map[string]map[stream.Key][]pool.Flow
+	wanted map[string]bool
 	// swept is set where unused trenches were dropped since the last commit; refused counts those not asked for since.
 	swept   bool
 	refused int
@@ -110,6 +113,7 @@ func newState(cfg *Config) *state {
 		}),
 		namespaces:     make(map[string]syncState),
 		maxTargets:     make(map[string]map[stream.Key]uint32),
+		flows:          make(map[string]map[stream.Key][]pool.Flow),
 		wanted:         make(map[string]bool),
 		records:        make(map[registry.Key]*record),
 		waiters:        make(map[registry.Key]*record),
@@ -217,6 +221,13 @@ func (s *state) stale() bool {
 }
 
 func (s *state) configure(ev TrenchConfigured) {
+	if !reflect.DeepEqual(s.flows[ev.Trench], ev.Flows) {
+		s.flows[ev.Trench] = ev.Flows
+		for ref, k := range s.streamOf {
+			s.dirtyPools[ref] = s.dirtyPools[ref] || k.Trench == ev.Trench
+		}
+		maps.DeleteFunc(s.dirtyPools, func(_ pool.Ref, dirty bool) bool { return !dirty })
+	}
 	if last, known := s.maxTargets[ev.Trench]; known && maps.Equal(last, ev.MaxTargets) {
 		return
 	}

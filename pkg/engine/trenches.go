@@ -61,6 +61,7 @@ func (s *state) dropTrench(trench string, used map[string]bool) {
 	}
 	delete(s.wanted, trench)
 	delete(s.maxTargets, trench)
+	delete(s.flows, trench)
 	if s.cfg.DropConfig != nil {
 		s.cfg.DropConfig(trench)
 	}

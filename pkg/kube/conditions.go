@@ -18,6 +18,14 @@ const (
 	ConditionProgrammed = prefix + "Programmed"
 )
 
+// The reasons of Accepted that are not the pool's own. The Service is accepted all the same.
+const (
+	// ReasonStreamNotFound: the trench's configuration has no such stream.
+	ReasonStreamNotFound = "StreamNotFound"
+	// ReasonPortsNotServed: no flow of the stream is for some port of the Service.
+	ReasonPortsNotServed = "PortsNotServed"
+)
+
 // The reasons of Programmed; those of Accepted are the pool's.
 const (
 	// ReasonProgrammed: every Ready member is active.
@@ -47,7 +55,7 @@ func conditionsOf(s *engine.PoolStatus) []metav1.Condition {
 	return []metav1.Condition{
 		{
 			Type: ConditionAccepted, Status: statusOf(s.Pool.Accepted),
-			Reason: s.Pool.Reason, Message: clip(acceptedMessage(s.Pool), maxMessage),
+			Reason: acceptedReason(s), Message: clip(acceptedMessage(s), maxMessage),
 		},
 		{
 			Type: ConditionProgrammed, Status: statusOf(is),
@@ -79,8 +87,30 @@ func programmed(s *engine.PoolStatus) (reason string, is bool) {
 	return ReasonPartly, false
 }
 
-func acceptedMessage(p *pool.Pool) string {
+// acceptedReason says what the pool says, unless that is well and something else is not.
+func acceptedReason(s *engine.PoolStatus) string {
+	switch {
+	case s.Pool.Reason != pool.ReasonAccepted:
+		return s.Pool.Reason
+	case s.Unconfigured:
+		return ReasonStreamNotFound
+	case len(s.Unmet) > 0:
+		return ReasonPortsNotServed
+	}
+	return s.Pool.Reason
+}
+
+func acceptedMessage(s *engine.PoolStatus) string {
+	p := s.Pool
 	parts := []string{p.Message}
+	if s.Unconfigured {
+		parts = append(parts, fmt.Sprintf("the configuration of trench %s has no stream %s in conduit %s; nothing is sent there until it has",
+			p.Stream.Trench, p.Stream.Name, p.Stream.Conduit))
+	}
+	if len(s.Unmet) > 0 {
+		parts = append(parts, fmt.Sprintf("no flow of the stream is for %s; correct the ports of the Service or the flows",
+			strings.Join(s.Unmet[:min(len(s.Unmet), 10)], ", ")))
+	}
 	problems := slices.DeleteFunc(slices.Clone(p.Problems), func(problem string) bool { return strings.Contains(p.Message, problem) })
 	return strings.Join(append(parts, problems...), "; ")
 }

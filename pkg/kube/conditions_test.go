@@ -84,9 +84,9 @@ func TestAcceptedTellsProblems(t *testing.T) {
 	p := accepted(pool.Counts{})
 	p.Message = "fine; annotation is odd"
 	p.Problems = []string{"annotation is odd"}
-	require.Equal(t, p.Message, acceptedMessage(p), "not twice")
+	require.Equal(t, p.Message, acceptedMessage(&engine.PoolStatus{Pool: p}), "not twice")
 	p.Problems = append(p.Problems, "endpoint 1 is odd", "and 2 more problems in EndpointSlices")
-	require.Equal(t, "fine; annotation is odd; endpoint 1 is odd; and 2 more problems in EndpointSlices", acceptedMessage(p))
+	require.Equal(t, "fine; annotation is odd; endpoint 1 is odd; and 2 more problems in EndpointSlices", acceptedMessage(&engine.PoolStatus{Pool: p}))
 }
 
 func TestTransitionTime(t *testing.T) {

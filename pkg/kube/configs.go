@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -15,6 +15,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -57,7 +58,7 @@ type trenchConfig struct {
 	// live is set once the API server was heard: what was stored is older.
 	live   bool
 	book   config.Book
-	posted map[stream.Key]uint32 // nil before the first event
+	posted *engine.TrenchConfigured // nil before the first event
 }
 
 // NewConfigs makes Configs.
@@ -190,17 +191,33 @@ func ReadBook(b *config.Book, name string, data map[string]string, present bool,
 
 // post tells the sink what is new. Of streams that were never read well nothing is said.
 func (c *Configs) post(t *trenchConfig) {
-	most := map[stream.Key]uint32{}
+	ev := engine.TrenchConfigured{Trench: t.name, MaxTargets: map[stream.Key]uint32{}, Flows: map[stream.Key][]pool.Flow{}}
 	if last, _ := t.book.Config(); last != nil {
 		if !last.IsRead(config.KeyStreams) {
 			return
 		}
-		most = last.MaxTargets(c.cfg.Namespace, t.name)
+		ev.MaxTargets = last.MaxTargets(c.cfg.Namespace, t.name)
+		ev.Flows = flowsOf(last.FlowsOf(c.cfg.Namespace, t.name))
 	}
-	if t.posted == nil || !maps.Equal(t.posted, most) {
-		t.posted = most
-		c.cfg.Sink.Post(engine.TrenchConfigured{Trench: t.name, MaxTargets: maps.Clone(most)})
+	if t.posted == nil || !reflect.DeepEqual(*t.posted, ev) {
+		t.posted = &ev
+		c.cfg.Sink.Post(ev)
 	}
+}
+
+// flowsOf is what of the flows matters to pools; nil stays nil.
+func flowsOf(all map[stream.Key][]config.Flow) map[stream.Key][]pool.Flow {
+	if all == nil {
+		return nil
+	}
+	flows := make(map[stream.Key][]pool.Flow, len(all))
+	for k, some := range all {
+		flows[k] = nil
+		for _, f := range some {
+			flows[k] = append(flows[k], pool.Flow{Name: f.Name, Protocols: f.Protocols, Ports: f.DestinationPortRanges})
+		}
+	}
+	return flows
 }
 
 var configAgeDesc = prometheus.NewDesc("nsp_configuration_state_age_seconds",

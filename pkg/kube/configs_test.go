@@ -12,6 +12,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -67,11 +68,12 @@ func streams(most string) map[string]string {
 }
 
 func (e *env) configured(most ...uint32) engine.Event {
-	is := map[stream.Key]uint32{}
+	ev := engine.TrenchConfigured{Trench: trench, MaxTargets: map[stream.Key]uint32{}, Flows: map[stream.Key][]pool.Flow{}}
 	for _, n := range most {
-		is[stream.Key{Namespace: e.ns, Trench: trench, Conduit: "conduit-a", Name: "stream-a"}] = n
+		k := stream.Key{Namespace: e.ns, Trench: trench, Conduit: "conduit-a", Name: "stream-a"}
+		ev.MaxTargets[k], ev.Flows[k] = n, nil
 	}
-	return engine.TrenchConfigured{Trench: trench, MaxTargets: is}
+	return ev
 }
 
 // The life of a configuration, seen with no other permission than to watch that one ConfigMap.

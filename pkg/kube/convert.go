@@ -79,7 +79,18 @@ func convertService(_ *slog.Logger, s *corev1.Service) pool.Service {
 		Annotations: relevant(s.Annotations),
 		Type:        string(s.Spec.Type),
 		HasSelector: len(s.Spec.Selector) > 0,
+		Ports:       convertPorts(s.Spec.Ports),
 	}
+}
+
+func convertPorts(ports []corev1.ServicePort) []pool.Port {
+	var converted []pool.Port
+	for _, p := range ports {
+		converted = append(converted, pool.Port{
+			Protocol: string(p.Protocol), Number: uint16(p.Port), Target: uint16(max(0, min(p.TargetPort.IntValue(), 65535))), //nolint:gosec // both are bounded
+		})
+	}
+	return converted
 }
 
 // relevant keeps what pools read: other labels and annotations may change without a new computation, and need no memory.

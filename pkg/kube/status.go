@@ -71,7 +71,9 @@ type entry struct {
 	uid   types.UID
 	known []metav1.Condition
 	next  time.Time // no write before
-	fault string
+	// stream is the one that was written last, empty where none was.
+	stream string
+	fault  string
 }
 
 // NewStatus makes a Status.
@@ -248,6 +250,13 @@ func (w *worker) write(ctx context.Context, ref pool.Ref, e *entry, want *engine
 		}
 		w.event(ref, e.uid, kind, is.Reason, "Accept", is.Message)
 	}
+	if to := want.Pool.Stream.String(); want.Pool.Accepted {
+		if e.stream != "" && e.stream != to {
+			w.event(ref, e.uid, corev1.EventTypeNormal, ReasonStreamChanged, "Move",
+				fmt.Sprintf("the Service moved from stream %s to stream %s; its pods close the one and open the other", e.stream, to))
+		}
+		e.stream = to
+	}
 	e.known, e.next = fresh, time.Now().Add(w.cfg.Interval)
 	return nil
 }
@@ -266,7 +275,7 @@ func (w *worker) remove(ctx context.Context, ref pool.Ref, e *entry, service *co
 		return fmt.Errorf("removing conditions: %w", err)
 	}
 	if err == nil && !marked {
-		w.event(ref, service.UID, corev1.EventTypeNormal, "MarkerRemoved", "Remove", markerRemoved(service))
+		w.event(ref, service.UID, corev1.EventTypeNormal, ReasonMarkerRemoved, "Remove", markerRemoved(service))
 	}
 	return nil
 }

@@ -248,7 +248,7 @@ func (p *pool) build() *Pool {
 	b := &Pool{
 		Ref: p.ref, UID: s.uid, Created: s.created.UTC(), Stream: s.stream,
 		Accepted: s.accepted(), Assignment: s.assignment, KeepDrain: s.keepDrain, PanicThreshold: s.panicThreshold,
-		Panic: p.rules.panic, HasSelector: s.hasSelector, Counts: p.counts(), Problems: p.problems,
+		Panic: p.rules.panic, HasSelector: s.hasSelector, Ports: s.ports, Counts: p.counts(), Problems: p.problems,
 	}
 	b.Reason, b.Message = p.condition()
 	if len(s.problems) > 0 {

@@ -30,6 +30,7 @@ type Service struct {
 	// Type is spec.type: ClusterIP, ExternalName, ...
 	Type        string
 	HasSelector bool
+	Ports       []Port
 }
 
 // Slice is what matters here of an EndpointSlice that bears the marker.
@@ -158,6 +159,7 @@ type Pool struct {
 	PanicThreshold int
 	Panic          bool
 	HasSelector    bool
+	Ports          []Port
 	Counts         Counts
 	// Problems are what was not understood, each naming its object: annotations, then a few of what was refused in the slices
 	// and how many more there are.

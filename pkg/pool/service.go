@@ -39,6 +39,7 @@ type spec struct {
 	keepDrain      bool
 	panicThreshold int
 	hasSelector    bool
+	ports          []Port
 	// problems are annotations that were not understood.
 	problems []string
 	refusal  refusal
@@ -56,7 +57,7 @@ func (s *spec) equal(o *spec) bool {
 		return s == o
 	}
 	return s.listsLike(o) && s.created.Equal(o.created) && s.stream == o.stream && s.assignment == o.assignment &&
-		s.keepDrain == o.keepDrain && s.panicThreshold == o.panicThreshold && s.hasSelector == o.hasSelector &&
+		s.keepDrain == o.keepDrain && s.panicThreshold == o.panicThreshold && s.hasSelector == o.hasSelector && slices.Equal(s.ports, o.ports) &&
 		s.refusal == o.refusal && s.permission.equal(o.permission) && slices.Equal(s.problems, o.problems)
 }
 
@@ -100,7 +101,7 @@ func streamNamespace(s *Service) string {
 
 // parse reads labels, annotations and type; byDefault is the assignment where no annotation says.
 func parse(s Service, byDefault Assignment) (spec, refusal) {
-	sp := spec{uid: s.UID, created: s.Created, hasSelector: s.HasSelector}
+	sp := spec{uid: s.UID, created: s.Created, hasSelector: s.HasSelector, ports: s.Ports}
 	sp.readAnnotations(s.Annotations, byDefault)
 	key, refused := parseStream(s)
 	sp.stream = key
