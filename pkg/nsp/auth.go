@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -189,9 +190,40 @@ func (p *process) openTokens(mode auth.Mode, save func(name string, data []byte)
 
 // podListed is engine.Config.Listed.
 func (p *process) podListed(uid string, listed bool) {
+	p.departed.listed(uid, listed)
 	if p.tokens != nil {
 		p.tokens.Listed(uid, listed)
 	}
+}
+
+// departed are the pods that have left their slices in this run.
+type departed struct {
+	mu   sync.Mutex
+	pods map[string]struct{}
+}
+
+// maxDeparted bounds them; of some it is forgotten, beyond, and what they registered is theirs until its lease ends.
+const maxDeparted = 100_000
+
+func (d *departed) listed(uid string, listed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pods == nil || len(d.pods) >= maxDeparted {
+		d.pods = make(map[string]struct{})
+	}
+	if listed {
+		delete(d.pods, uid)
+	} else {
+		d.pods[uid] = struct{}{}
+	}
+}
+
+// gone is registry.Config.Gone.
+func (d *departed) gone(uid string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, gone := d.pods[uid]
+	return gone
 }
 
 // authorise completes the configuration of the server; its mode is set.

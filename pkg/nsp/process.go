@@ -35,6 +35,7 @@ type process struct {
 	dynamic   dynamic.Interface
 	transport transport
 	tokens    *auth.Tokens
+	departed  departed
 	registry  *registry.Registry
 	saved     registry.Saved
 	sink      sink
@@ -102,7 +103,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 	p.onClose(func() { _ = store.Close() })
 	p.registry = registry.New(registry.Config{
 		Store: store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
-		Observe: p.metrics.round,
+		Observe: p.metrics.round, Gone: p.departed.gone,
 	})
 	p.saved, err = p.registry.Load(ctx)
 	if err != nil {

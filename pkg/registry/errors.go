@@ -5,6 +5,8 @@ import "errors"
 var (
 	// ErrInvalid is wrapped where a target cannot be registered as it stands; the message says what to change.
 	ErrInvalid = errors.New("invalid target")
+	// ErrForeign is wrapped where the entry is another pod's.
+	ErrForeign = errors.New("registered by another pod")
 	// ErrStore is wrapped where the store failed; the operation had no effect.
 	ErrStore = errors.New("registry store failed")
 	// ErrStopped is returned once the registry has ended; the operation had no effect.

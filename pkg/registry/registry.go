@@ -32,6 +32,9 @@ type Config struct {
 	// Timeout is how long an entry lives without a refresh; 0 means 60 s.
 	Timeout time.Duration
 	Limits  Limits
+	// Gone tells whether a pod has left the cluster, so that others may have what it registered; nil says that none has. It is
+	// called by Run and must not block.
+	Gone func(podUID string) bool
 	// Log may be nil.
 	Log *slog.Logger
 	// Observe, if set, is told of every turn of the writer; it must not block.
@@ -141,14 +144,18 @@ func (r *Registry) readable(ctx context.Context, stored []*Entry) []*Entry {
 }
 
 // Register stores the target, or refreshes it. When it returns nil that is durable and watchers can see it. The error
-// wraps ErrInvalid, ErrStore or ErrStopped, or is that of the context: then it may have been done, but never after what the
+// wraps ErrInvalid, ErrForeign, ErrStore or ErrStopped, or is that of the context: then it may have been done, but never after what the
 // caller asks for next.
 func (r *Registry) Register(ctx context.Context, t Target, c Caller) error {
 	e, err := newEntry(t, c, r.cfg.Namespace, r.cfg.Limits)
 	if err != nil {
 		return err
 	}
-	return r.do(ctx, func(t *table) []Change { return t.register(e) })
+	apply, refusal := r.owned(e.Key, c, func(t *table) []Change { return t.register(e) })
+	if err := r.do(ctx, apply); err != nil {
+		return err
+	}
+	return refusal()
 }
 
 // Unregister removes the target; one that is not there is no error, nor is one that never could be. Errors otherwise are
@@ -159,7 +166,11 @@ func (r *Registry) Unregister(ctx context.Context, t Target, c Caller) error {
 		r.cfg.Log.DebugContext(ctx, "unregister of a target that cannot be registered", "peer", c.Peer, "error", err)
 		return nil
 	}
-	return r.do(ctx, func(t *table) []Change { return t.unregister(k) })
+	apply, refusal := r.owned(k, c, func(t *table) []Change { return t.unregister(k) })
+	if err := r.do(ctx, apply); err != nil {
+		return err
+	}
+	return refusal()
 }
 
 // do has Run apply an operation and waits for it.

@@ -23,8 +23,12 @@ func (r *Registry) Reserve(ctx context.Context, t Target, c Caller, wait bool) (
 		return 0, err
 	}
 	call := &reservation{ctx: ctx, wait: wait, answer: make(chan reply, 1)}
-	err = r.do(ctx, func(t *table) []Change { return t.reserve(want, call) })
+	apply, refusal := r.owned(want.Key, c, func(t *table) []Change { return t.reserve(want, call) })
+	err = r.do(ctx, apply)
 	if err == nil {
+		if err := refusal(); err != nil {
+			return 0, err
+		}
 		select {
 		case a := <-call.answer:
 			if err = ctx.Err(); err == nil || a.err != nil {

@@ -33,6 +33,7 @@ var codeOf = []struct {
 	{errInvalid, codes.InvalidArgument},
 	{stream.ErrInvalid, codes.InvalidArgument},
 	{registry.ErrInvalid, codes.InvalidArgument},
+	{registry.ErrForeign, codes.PermissionDenied},
 	{auth.ErrDenied, codes.PermissionDenied},
 	{auth.ErrUnproven, codes.Unauthenticated},
 	{auth.ErrTooMany, codes.ResourceExhausted},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -260,7 +261,12 @@ func TestTokensTellPodsOfOneAddressApart(t *testing.T) {
 
 // A proven caller's registration is its pod's, wherever the call comes from.
 func TestProvenCallerRegistersForItsPod(t *testing.T) {
-	n, _ := byToken(t, nil)
+	var mu sync.Mutex
+	counted := map[auth.Reason]int{}
+	reasons := func() map[auth.Reason]int { mu.Lock(); defer mu.Unlock(); return maps.Clone(counted) }
+	n, _ := byToken(t, func(c *Config) {
+		c.Refused = func(why auth.Reason) { mu.Lock(); defer mu.Unlock(); counted[why]++ }
+	})
 	n.engine.Post(service(x1), slice(x1, 1, ready(1), ready(2)))
 	conn := n.dial(from(9))
 	target := registration(x1, 1, "172.16.0.1/24")
@@ -270,6 +276,29 @@ func TestProvenCallerRegistersForItsPod(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, "uid-2", rows[0].PodUID)
+	for name, do := range map[string]func(context.Context) error{
+		"register": func(ctx context.Context) error {
+			_, err := nspv1.NewTargetRegistryClient(conn).Register(ctx, target)
+			return err
+		},
+		"unregister": func(ctx context.Context) error {
+			_, err := nspv1.NewTargetRegistryClient(conn).Unregister(ctx, target)
+			return err
+		},
+		"reserve": func(ctx context.Context) error {
+			_, err := targetpoolv1.NewReservationClient(conn).Reserve(ctx, &targetpoolv1.ReserveRequest{
+				Stream: wireStream(x1), Ips: target.GetIps(),
+			})
+			return err
+		},
+	} {
+		err := do(n.as("red/1"))
+		require.Equal(t, codes.PermissionDenied, status.Code(err), name)
+		require.ErrorContains(t, err, "registered by pod uid-2", name)
+	}
+	require.Positive(t, reasons()[auth.OtherPod])
+	_, err = nspv1.NewTargetRegistryClient(conn).Register(n.as("red/2"), target)
+	require.NoError(t, err, "a refresh by its own")
 	_, err = nspv1.NewTargetRegistryClient(conn).Register(n.as("blue/2"), target)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "nothing grants it")

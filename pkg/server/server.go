@@ -298,14 +298,25 @@ func (s *Server) end(ctx context.Context, method string, c auth.Caller, start ti
 		attrs = append(attrs, "account", c.Account.String(), "pod", c.Pod.Name)
 	}
 	log := func() { s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...) }
-	refusal, refused := errors.AsType[*auth.Refusal](err)
-	if !refused {
+	why := reasonOf(err)
+	if why == "" {
 		log()
 		return st
 	}
-	s.refused(refusal.Reason)
+	s.refused(why)
 	s.loud.Do(log)
 	return st
+}
+
+// reasonOf is why somebody was refused, empty where an error is no refusal.
+func reasonOf(err error) auth.Reason {
+	if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
+		return refusal.Reason
+	}
+	if errors.Is(err, registry.ErrForeign) {
+		return auth.OtherPod
+	}
+	return ""
 }
 
 func (s *Server) refused(why auth.Reason) {
