@@ -202,5 +202,3 @@ func (w *world) shares(vip string, port, times int) map[string]int {
 }
 
 func names(shares map[string]int) []string { return slices.Sorted(maps.Keys(shares)) }
-
-
