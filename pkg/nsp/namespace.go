@@ -82,8 +82,9 @@ func (n *namespace) assemble(context.Context) error {
 	if err != nil {
 		return err
 	}
+	crowd := server.NewCrowd(n.engine, n.registry)
 	return n.makeServer(server.Config{
-		Engine: n.engine, Targets: n.engine, Registry: n.registry, Relay: n.registry, Reservations: n.registry,
+		Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
 		TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
 	})
 }
