@@ -18,6 +18,7 @@ const (
 	refuses         // fails without effect
 	deceives        // has its effect, and fails
 	slow            // works after a second
+	late            // works at once, and says so after a second
 	hangs           // until the caller gives up, and has its effect 3 s after that
 )
 
@@ -104,6 +105,14 @@ func (f *fake) call(ctx context.Context, what string, k stream.Key, effect func(
 		return errRefused
 	case deceives:
 		return errors.Join(locked(), errRefused)
+	case late:
+		err := locked()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+			return err
+		}
 	case slow:
 		select {
 		case <-ctx.Done():

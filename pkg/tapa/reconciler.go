@@ -325,7 +325,7 @@ func (r *Reconciler) ended(err error) (was bool) {
 	}
 	r.session, r.connError = 0, err
 	for _, l := range r.lines {
-		l.asked, l.listed = 0, false
+		l.listed = false
 	}
 	r.publish()
 	return was

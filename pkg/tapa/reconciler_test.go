@@ -75,6 +75,7 @@ func TestTheLastOwnerCloses(t *testing.T) {
 				later(0)
 				require.Equal(b, keys(a1), b.fake.opened())
 				require.Equal(b, &Row{Stream: a1, Owners: Application | Pool, Held: true, Status: Open}, b.row(a1))
+				require.Equal(b, []stream.Key{a1}, b.store.saved().Held, "so that it is closed even after a crash")
 				letGo := func(o Owners) {
 					if o == Pool {
 						b.SetPool(nil)
@@ -202,6 +203,17 @@ func TestConnectorRestarts(t *testing.T) {
 		v, _ := b.View()
 		require.True(b, v.Connected)
 		require.Len(b, v.Rows, 1)
+	})
+}
+
+// An answer of a TAPA that has been restarted since counts for nothing.
+func TestAnswerOfTheOneBefore(t *testing.T) {
+	bubble(t, newFake(late), func(b *bench) {
+		b.SetPool([]stream.Key{a1})
+		later(0)
+		b.fake.restart()
+		later(time.Minute)
+		require.Equal(b, keys(a1), b.fake.opened())
 	})
 }
 

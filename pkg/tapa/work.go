@@ -61,10 +61,10 @@ func (l *line) rouse() {
 	}
 }
 
-// choose keeps the trench in use while anything of it is wanted or held, and else picks one: one that is held, then one that
-// the application wants, then the first.
+// choose keeps the trench in use while anything of it is wanted, and else picks one: one that is held, then one that the
+// application wants, then the first.
 func (r *Reconciler) choose() {
-	if r.trench != "" && r.trenchBusy() {
+	if r.trench != "" && r.trenchWanted() {
 		return
 	}
 	r.trench = ""
@@ -87,15 +87,6 @@ func (l *line) rank() int {
 		return 1
 	}
 	return 0
-}
-
-func (r *Reconciler) trenchBusy() bool {
-	for k, l := range r.lines {
-		if k.Trench == r.trench && l.rank() > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *Reconciler) trenchWanted() bool {

@@ -214,7 +214,7 @@ func TestValidate(t *testing.T) {
 	for says, spoil := range map[string]func(*Config){
 		"--pod-name":          func(c *Config) { c.PodName = "" },
 		"--pod-namespace":     func(c *Config) { c.PodNamespace = "" },
-		"--namespace":     func(c *Config) { c.NSPNamespace = "a/b" },
+		"--namespace":         func(c *Config) { c.NSPNamespace = "a/b" },
 		"--pod-ip":            func(c *Config) { c.PodIP = "one" },
 		"both":                func(c *Config) { c.AmbassadorSocket = c.TapSocket },
 		"--state-file":        func(c *Config) { c.StateFile = "" },
