@@ -27,10 +27,11 @@ type LocalConfig struct {
 	// First are keys of an earlier run, so that a start needs no issuer; Save keeps them for the next one. Both are optional.
 	First *Keys
 	Save  func(Keys)
-	// Lives tells whether a pod that has left its slices is still there. Optional: without it such a pod is believed while its
-	// token lasts.
-	Lives func(context.Context, Pod) (bool, error)
-	Log   *slog.Logger
+	// Lives tells whether a pod that has Departed is still there. Both are optional: without them such a pod is believed while
+	// its token lasts.
+	Lives    func(context.Context, Pod) (bool, error)
+	Departed *Departed
+	Log      *slog.Logger
 }
 
 const (
@@ -38,9 +39,6 @@ const (
 	refreshEvery, refreshAtMost = 10 * time.Minute, 10 * time.Second
 	// skew is how far ahead the clock of the issuer may be.
 	skew = 10 * time.Second
-	// maxDeparted bounds the pods that are remembered to have left, and departedFor for how long: a token of theirs has expired
-	// by then.
-	maxDeparted, departedFor = 100_000, 25 * time.Hour
 )
 
 // algorithms are those that Kubernetes signs with.
@@ -51,18 +49,17 @@ var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, j
 type Local struct {
 	cfg LocalConfig
 
-	mu       sync.Mutex
-	keys     *Keys
-	fetched  time.Time // of a good answer
-	asked    time.Time
-	departed map[string]time.Time
+	mu      sync.Mutex
+	keys    *Keys
+	fetched time.Time // of a good answer
+	asked   time.Time
 	// fetching makes sure that one asks at a time.
 	fetching sync.Mutex
 }
 
 // NewLocal makes one; keys are fetched when they are needed.
 func NewLocal(cfg LocalConfig) *Local {
-	return &Local{cfg: cfg, keys: cfg.First, departed: make(map[string]time.Time)}
+	return &Local{cfg: cfg, keys: cfg.First}
 }
 
 // claims are those of a ServiceAccount's token.
@@ -134,10 +131,7 @@ func (c *claims) token(issuer, audience string) (Token, error) {
 
 // lives asks about a pod that has left its slices, which may be its end.
 func (l *Local) lives(ctx context.Context, p Pod) error {
-	l.mu.Lock()
-	_, departed := l.departed[p.UID]
-	l.mu.Unlock()
-	if !departed || l.cfg.Lives == nil {
+	if l.cfg.Lives == nil || l.cfg.Departed == nil || !l.cfg.Departed.Has(p.UID) {
 		return nil
 	}
 	there, err := l.cfg.Lives(ctx, p)
@@ -149,25 +143,6 @@ func (l *Local) lives(ctx context.Context, p Pod) error {
 		return Unproven(BadToken, "pod %s (%s) is gone", p, p.UID)
 	}
 	return nil
-}
-
-// Listed says that a pod came to be in some slice that counts, or left the last one.
-func (l *Local) Listed(podUID string, listed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if listed {
-		delete(l.departed, podUID)
-		return
-	}
-	if len(l.departed) >= maxDeparted {
-		oldest := time.Now().Add(-departedFor)
-		for uid, at := range l.departed {
-			if at.Before(oldest) || len(l.departed) >= maxDeparted {
-				delete(l.departed, uid)
-			}
-		}
-	}
-	l.departed[podUID] = time.Now()
 }
 
 // keysFor returns the keys, and those among them of the given ID. They are fetched where that is not among them, or they are old.

@@ -37,14 +37,17 @@ var ErrUnverified = errors.New("the token cannot be verified now")
 // TokensConfig says how tokens are verified.
 type TokensConfig struct {
 	Verifier Verifier
+	// Departed are the pods of which the verifier is asked more often. Optional.
+	Departed *Departed
 	// Failures bounds failed authentications.
 	Failures FailureLimits
 	Log      *slog.Logger
 }
 
 const (
-	// keepGood and keepBad are how long the verifier is not asked again.
-	keepGood, keepBad = time.Minute, 10 * time.Second
+	// keepGood, keepDeparted and keepBad are how long the verifier is not asked again. The API server itself may believe the token
+	// of a pod that is gone for 10 s more.
+	keepGood, keepDeparted, keepBad = time.Minute, 5 * time.Second, 10 * time.Second
 	// patience is how long a known caller waits for the verifier before the last answer counts; retryAfter is how long nobody
 	// known waits for it again then.
 	patience, retryAfter = time.Second, 5 * time.Second
@@ -214,7 +217,11 @@ func (t *Tokens) ask(ctx context.Context, d digest, raw string, slots chan struc
 		case token.expired():
 			return Token{}, errExpired(token)
 		}
-		t.remember(d, known{token: token, until: time.Now().Add(keepGood)})
+		keep := keepGood
+		if t.cfg.Departed != nil && t.cfg.Departed.Has(token.Pod.UID) {
+			keep = keepDeparted
+		}
+		t.remember(d, known{token: token, until: time.Now().Add(keep)})
 		return token, nil
 	})
 }
@@ -268,15 +275,8 @@ func (t *Tokens) forget(d digest) {
 	}
 }
 
-// Listed says that a pod came to be in some slice that counts, or left the last one: that may be its end, so its tokens are
-// verified again when they are shown next. It does not block.
-func (t *Tokens) Listed(podUID string, listed bool) {
-	if v, ok := t.cfg.Verifier.(interface{ Listed(string, bool) }); ok {
-		v.Listed(podUID, listed)
-	}
-	if listed {
-		return
-	}
+// Forget has the tokens of a pod verified again when they are shown next, because it has left its slices. It does not block.
+func (t *Tokens) Forget(podUID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for d := range t.byPod[podUID] {

@@ -66,6 +66,8 @@ type cluster struct {
 	down  error
 	asked int
 	gone  bool
+
+	departed Departed
 }
 
 func (c *cluster) fetch(context.Context) (Keys, error) {
@@ -78,7 +80,7 @@ func (c *cluster) fetch(context.Context) (Keys, error) {
 func (c *cluster) lives(context.Context, Pod) (bool, error) { return !c.gone, c.down }
 
 func (c *cluster) local() *Local {
-	return NewLocal(LocalConfig{Audience: Audience, Fetch: c.fetch, Lives: c.lives, Log: slog.New(slog.DiscardHandler)})
+	return NewLocal(LocalConfig{Audience: Audience, Fetch: c.fetch, Lives: c.lives, Departed: &c.departed, Log: slog.New(slog.DiscardHandler)})
 }
 
 func reasonOf(err error) Reason {
@@ -211,9 +213,9 @@ func TestLocalSeesADeletedPodThroughItsSlices(t *testing.T) {
 		return err
 	}
 	require.NoError(t, verify())
-	l.Listed("uid-0", true)
+	c.departed.Listed("uid-0", true)
 	require.NoError(t, verify())
-	l.Listed("uid-0", false)
+	c.departed.Listed("uid-0", false)
 	require.Equal(t, BadToken, reasonOf(verify()))
 	c.gone = false
 	require.NoError(t, verify(), "it only lost its label")
@@ -298,12 +300,18 @@ func TestTokensOfAPodThatLeft(t *testing.T) {
 		require.NoError(t, check("a"))
 		require.NoError(t, check("b"))
 		v.set(refuse, nil)
-		tokens.Listed("uid-a", true)
-		require.NoError(t, check("a"))
-		tokens.Listed("uid-a", false)
+		tokens.Forget("uid-a")
 		require.Equal(t, BadToken, reasonOf(check("a")))
 		require.NoError(t, check("b"), "the other pod is as it was")
 		require.Len(t, tokens.byPod, 1)
+
+		v.set(goodFor(time.Hour), nil)
+		tokens.cfg.Departed = &Departed{}
+		tokens.cfg.Departed.Listed("uid-c", false)
+		require.NoError(t, check("c"), "the API server has not noticed")
+		v.set(refuse, nil)
+		time.Sleep(keepDeparted)
+		require.Equal(t, BadToken, reasonOf(check("c")))
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -172,7 +171,7 @@ func (p *process) openTokens(mode auth.Mode, save func(name string, data []byte)
 	var verifier auth.Verifier = kube.Reviews{Client: p.client, Audience: auth.Audience}
 	if p.common.TokenVerification == ByOwnKeys {
 		cfg := auth.LocalConfig{
-			Audience: auth.Audience, Fetch: kube.Keys(p.client), Lives: kube.Lives(p.client), Log: p.log,
+			Audience: auth.Audience, Fetch: kube.Keys(p.client), Lives: kube.Lives(p.client), Departed: &p.departed, Log: p.log,
 			Save: func(k auth.Keys) {
 				if data, err := json.Marshal(k); err == nil {
 					save(tokenKeys, data)
@@ -185,45 +184,15 @@ func (p *process) openTokens(mode auth.Mode, save func(name string, data []byte)
 		}
 		verifier = auth.NewLocal(cfg)
 	}
-	p.tokens = auth.NewTokens(auth.TokensConfig{Verifier: verifier, Failures: p.common.Failures, Log: p.log})
+	p.tokens = auth.NewTokens(auth.TokensConfig{Verifier: verifier, Departed: &p.departed, Failures: p.common.Failures, Log: p.log})
 }
 
 // podListed is engine.Config.Listed.
 func (p *process) podListed(uid string, listed bool) {
-	p.departed.listed(uid, listed)
-	if p.tokens != nil {
-		p.tokens.Listed(uid, listed)
+	p.departed.Listed(uid, listed)
+	if p.tokens != nil && !listed {
+		p.tokens.Forget(uid)
 	}
-}
-
-// departed are the pods that have left their slices in this run.
-type departed struct {
-	mu   sync.Mutex
-	pods map[string]struct{}
-}
-
-// maxDeparted bounds them; of some it is forgotten, beyond, and what they registered is theirs until its lease ends.
-const maxDeparted = 100_000
-
-func (d *departed) listed(uid string, listed bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.pods == nil || len(d.pods) >= maxDeparted {
-		d.pods = make(map[string]struct{})
-	}
-	if listed {
-		delete(d.pods, uid)
-	} else {
-		d.pods[uid] = struct{}{}
-	}
-}
-
-// gone is registry.Config.Gone.
-func (d *departed) gone(uid string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, gone := d.pods[uid]
-	return gone
 }
 
 // authorise completes the configuration of the server; its mode is set.

@@ -35,7 +35,7 @@ type process struct {
 	dynamic   dynamic.Interface
 	transport transport
 	tokens    *auth.Tokens
-	departed  departed
+	departed  auth.Departed
 	registry  *registry.Registry
 	saved     registry.Saved
 	sink      sink
@@ -103,7 +103,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 	p.onClose(func() { _ = store.Close() })
 	p.registry = registry.New(registry.Config{
 		Store: store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
-		Observe: p.metrics.round, Gone: p.departed.gone,
+		Observe: p.metrics.round, Gone: p.departed.Has,
 	})
 	p.saved, err = p.registry.Load(ctx)
 	if err != nil {
