@@ -89,8 +89,8 @@ func TestStatus(t *testing.T) {
 	require.Contains(t, stderr, "is the sidecar running in this container?")
 
 	status := sidecar.Status{
-		NSP: sidecar.LinkStatus{Address: "nsp:1", Connected: true}, TAPA: sidecar.LinkStatus{Address: "/t", Error: "nobody listens"},
-		Stream: []sidecar.StreamStatus{{Trench: "a", Conduit: "c", Name: "one", Status: tapa.Pending, Owners: []string{"application", "pool"}}},
+		NSP: sidecar.LinkStatus{Address: "nsp:1", Connected: true}, Connector: sidecar.LinkStatus{Address: "/t", Error: "nobody listens"},
+		Streams: []sidecar.StreamStatus{{Trench: "a", Conduit: "c", Name: "one", Status: tapa.Pending, Owners: []string{"application", "pool"}}},
 	}
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
@@ -103,14 +103,14 @@ func TestStatus(t *testing.T) {
 
 	code, out, _ := command(t.Context(), "status", "--admin-socket", socket)
 	require.Zero(t, code)
-	require.Equal(t, "NSP   nsp:1  connected\nTAPA  /t     away: nobody listens\n\n"+
+	require.Equal(t, "NSP        nsp:1  connected\nCONNECTOR  /t     away: nobody listens\n\n"+
 		"TRENCH  CONDUIT  STREAM  STATUS   OWNERS            LAST ERROR\na       c        one     PENDING  application,pool  -\n", out)
 	code, out, _ = command(t.Context(), "status", "--admin-socket", socket, "-o", "json")
 	require.Zero(t, code)
 	var got sidecar.Status
 	require.NoError(t, json.Unmarshal([]byte(out), &got))
 	require.Equal(t, status, got)
-	status.Stream = nil
+	status.Streams = nil
 	_, out, _ = command(t.Context(), "status", "--admin-socket", socket)
 	require.Contains(t, out, "Nobody wants a stream.")
 }

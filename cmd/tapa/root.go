@@ -60,7 +60,7 @@ func newHealth() *cobra.Command {
 	probe := cli.NewProbe()
 	probe.Use, probe.Short = "probe", "Ask a sidecar for its health, as a probe of the kubelet does"
 	probe.Example = "  tapa probe --service Readiness\n  tapa probe --service Streams"
-	probe.Long = "Services: Startup, Readiness and Liveness are about the sidecar alone; NSP and TAPA are its connections; Streams is healthy\n" +
+	probe.Long = "Services: Startup, Readiness and Liveness are about the sidecar alone; NSP and Connector are its connections; Streams is healthy\n" +
 		"while all streams that somebody wants are open, Stream/TRENCH/CONDUIT/STREAM while that one is."
 	addr := probe.Flags().Lookup("addr")
 	addr.DefValue, addr.Usage = "unix://"+defaultHealthSocket, "address, host:port or unix:///path"

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ const (
 // beSidecar gives a command the flags and the doings of the sidecar.
 func beSidecar(cmd *cobra.Command) {
 	var cfg sidecar.Config
-	var level string
+	var ambassadorSocket, level string
 	f := cmd.Flags()
 	f.StringVar(&cfg.PodName, "pod-name", "", "name of the pod, metadata.name of the downward API")
 	f.StringVar(&cfg.PodNamespace, "pod-namespace", "", "namespace of the pod, metadata.namespace")
@@ -33,7 +34,7 @@ func beSidecar(cmd *cobra.Command) {
 	f.StringVar(&cfg.NSPNamespace, "namespace", "", "namespace of the trench and its NSP; empty is that of the pod")
 	f.StringVar(&cfg.NSPAddress, "server", "", "address of the namespace-wide NSP; empty is nsp-service.NAMESPACE:7778")
 	f.StringVar(&cfg.TapSocket, "tap-socket", defaultTapSocket, "unix socket that the application uses")
-	f.StringVar(&cfg.AmbassadorSocket, "ambassador-socket", defaultAmbassadorSocket, "unix socket of the TAPA, its MERIDIO_SOCKET")
+	f.StringVar(&ambassadorSocket, "ambassador-socket", defaultAmbassadorSocket, "unix socket of the TAPA, its MERIDIO_SOCKET")
 	f.StringVar(&cfg.StateFile, "state-file", defaultStateFile, "file that keeps who wants which stream; on a volume that outlives the container")
 	f.StringVar(&cfg.HealthSocket, "health-socket", defaultHealthSocket, "unix socket that answers health probes; empty for none")
 	f.StringVar(&cfg.HealthAddress, "health-address", "", "address that answers health probes of the kubelet, as :7780; empty for none")
@@ -47,14 +48,25 @@ func beSidecar(cmd *cobra.Command) {
 	transport := addTransport(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg.Complete()
-		if err := errors.Join(cfg.Validate(), transport.validate()); err != nil {
+		cfg.Connector = "ambassador " + ambassadorSocket
+		if err := errors.Join(cfg.Validate(), checkAmbassador(ambassadorSocket, cfg.TapSocket), transport.validate()); err != nil {
 			return cli.Usage(err)
 		}
-		return runSidecar(cmd, cfg, transport, level)
+		return runSidecar(cmd, cfg, ambassadorSocket, transport, level)
 	}
 }
 
-func runSidecar(cmd *cobra.Command, cfg sidecar.Config, t *transport, level string) error {
+func checkAmbassador(socket, tapSocket string) error {
+	switch socket {
+	case "":
+		return errors.New("--ambassador-socket is empty: name the socket of the TAPA")
+	case tapSocket:
+		return fmt.Errorf("--tap-socket and --ambassador-socket are both %s: have the TAPA serve its socket at another path", socket)
+	}
+	return nil
+}
+
+func runSidecar(cmd *cobra.Command, cfg sidecar.Config, ambassadorSocket string, t *transport, level string) error {
 	log, levels, err := cli.NewLogger(cmd.ErrOrStderr(), level)
 	if err != nil {
 		return err
@@ -67,7 +79,7 @@ func runSidecar(cmd *cobra.Command, cfg sidecar.Config, t *transport, level stri
 		return err
 	}
 	defer end()
-	connector, err := ambassador.New(ambassador.Config{Socket: cfg.AmbassadorSocket, Namespace: cfg.NSPNamespace, Log: log})
+	connector, err := ambassador.New(ambassador.Config{Socket: ambassadorSocket, Namespace: cfg.NSPNamespace, Log: log})
 	if err != nil {
 		return err
 	}

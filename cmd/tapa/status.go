@@ -59,7 +59,7 @@ func printTable(w io.Writer, s sidecar.Status) error {
 	for _, l := range []struct {
 		name string
 		sidecar.LinkStatus
-	}{{"NSP", s.NSP}, {"TAPA", s.TAPA}} {
+	}{{"NSP", s.NSP}, {"CONNECTOR", s.Connector}} {
 		state := "connected"
 		if !l.Connected {
 			state = strings.TrimSuffix("away: "+l.Error, ": ")
@@ -69,12 +69,12 @@ func printTable(w io.Writer, s sidecar.Status) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if len(s.Stream) == 0 {
+	if len(s.Streams) == 0 {
 		_, err := fmt.Fprintln(w, "\nNobody wants a stream.")
 		return err
 	}
 	fmt.Fprintln(t, "\nTRENCH\tCONDUIT\tSTREAM\tSTATUS\tOWNERS\tLAST ERROR")
-	for _, r := range s.Stream {
+	for _, r := range s.Streams {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Trench, r.Conduit, r.Name, r.Status, dash(strings.Join(r.Owners, ",")), dash(r.Error))
 	}
 	return t.Flush()

@@ -208,7 +208,7 @@ func TestSidecarWaitsForAPlace(t *testing.T) {
 	three.lists(map[string]string{"stream-a": "UNAVAILABLE"})
 	require.Eventually(t, func() bool {
 		st, ok := three.sidecar.Status(t.Context())
-		return ok && len(st.Stream) == 1 && st.Stream[0].Status.String() == "UNAVAILABLE"
+		return ok && len(st.Streams) == 1 && st.Streams[0].Status.String() == "UNAVAILABLE"
 	}, patience, time.Millisecond, three.tail())
 	require.Equal(t, grpc_health_v1.HealthCheckResponse_NOT_SERVING, three.health("Stream/trench-a/conduit-a/stream-a"))
 	require.Equal(t, grpc_health_v1.HealthCheckResponse_SERVING, three.health("Readiness"), "the pod stays in service")

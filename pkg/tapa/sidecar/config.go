@@ -24,8 +24,10 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	PerRPC      credentials.PerRPCCredentials
 
-	// TapSocket is what the application uses, AmbassadorSocket that of the TAPA.
-	TapSocket, AmbassadorSocket string
+	// Connector is what people are told of the connector: what it is, and where.
+	Connector string
+	// TapSocket is what the application uses.
+	TapSocket string
 	// StateFile keeps who wants which stream; it outlives the container.
 	StateFile string
 	// HealthSocket and HealthAddress answer probes, AdminSocket people, MetricsAddress Prometheus; each can be empty.
@@ -56,10 +58,8 @@ func (c *Config) Validate() error {
 		return errors.New("--pod-namespace is empty: set it from metadata.namespace by the downward API")
 	case c.NSPNamespace == "":
 		return errors.New("--namespace is empty: name the namespace of the trench")
-	case c.TapSocket == "" || c.AmbassadorSocket == "" || c.StateFile == "":
-		return errors.New("--tap-socket, --ambassador-socket and --state-file must each name a path")
-	case c.TapSocket == c.AmbassadorSocket:
-		return fmt.Errorf("--tap-socket and --ambassador-socket are both %s: have the TAPA serve its socket at another path", c.TapSocket)
+	case c.TapSocket == "" || c.StateFile == "":
+		return errors.New("--tap-socket and --state-file must each name a path")
 	case c.ShutdownTimeout < 0:
 		return fmt.Errorf("--shutdown-timeout is %s: choose 0 or more", c.ShutdownTimeout)
 	case c.OperationTimeout <= 0:

@@ -188,7 +188,7 @@ func configFor(t *testing.T, n *fakeNSP) Config {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	cfg := Config{
 		PodName: "web-0", PodNamespace: "red", PodUID: "u1", NSPAddress: n.address, Credentials: insecure.NewCredentials(),
-		TapSocket: file("tap"), AmbassadorSocket: file("tapa"), StateFile: file("state"), HealthSocket: file("health"),
+		TapSocket: file("tap"), Connector: "fake", StateFile: file("state"), HealthSocket: file("health"),
 		AdminSocket: file("admin"), MetricsAddress: "127.0.0.1:0", HealthAddress: "127.0.0.1:0",
 		ShutdownTimeout: 5 * time.Second, OperationTimeout: 5 * time.Second,
 	}

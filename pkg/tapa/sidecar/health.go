@@ -14,12 +14,12 @@ import (
 
 type servingStatus = grpc_health_v1.HealthCheckResponse_ServingStatus
 
-// The services of gRPC health beside "", Startup, Readiness and Liveness. None of those depends on the NSP or on the TAPA:
+// The services of gRPC health beside "", Startup, Readiness and Liveness. None of those depends on the NSP or on the connector:
 // neither's outage may take the pod out of service.
 const (
-	healthNSP     = "NSP"     // the watch at the NSP is live
-	healthTAPA    = "TAPA"    // the connector says what there is
-	healthStreams = "Streams" // all streams that somebody wants are open
+	healthNSP       = "NSP"       // the watch at the NSP is live
+	healthConnector = "Connector" // it says what there is
+	healthStreams   = "Streams"   // all streams that somebody wants are open
 	// healthStream is followed by trench/conduit/stream.
 	healthStream = "Stream/"
 )
@@ -46,7 +46,7 @@ func (s *Sidecar) follow(ctx context.Context) error {
 	for {
 		view, changed := s.reconciler.View()
 		s.healthy(serving(s.assigned.Status().Live), healthNSP)
-		s.healthy(serving(view.Connected), healthTAPA)
+		s.healthy(serving(view.Connected), healthConnector)
 		s.streams(view, known)
 		select {
 		case <-ctx.Done():

@@ -83,9 +83,9 @@ func TestSidecar(t *testing.T) {
 
 	eventually(t, func() bool {
 		st, err := AskStatus(t.Context(), cfg.AdminSocket, time.Second)
-		return err == nil && st.NSP.Connected && st.TAPA.Connected && len(st.Stream) == 2 && st.Stream[1].Status == tapa.Open && st.Trench == "a"
+		return err == nil && st.NSP.Connected && st.Connector.Connected && len(st.Streams) == 2 && st.Streams[1].Status == tapa.Open && st.Trench == "a"
 	})
-	for _, service := range []string{"", "Startup", "Readiness", "Liveness", "NSP", "TAPA", "Streams", "Stream/a/c/one"} {
+	for _, service := range []string{"", "Startup", "Readiness", "Liveness", "NSP", "Connector", "Streams", "Stream/a/c/one"} {
 		eventually(t, func() bool { return healthOf(t, cfg.HealthSocket, service) == "SERVING" })
 	}
 	text := scrape(t, s)
@@ -168,8 +168,8 @@ func TestDamagedState(t *testing.T) {
 	cfg := configFor(t, nsp)
 	require.NoError(t, os.WriteFile(cfg.StateFile, []byte("{"), 0o600))
 	s := start(t, cfg, c)
-	eventually(t, func() bool { return s.Status().NSP.Connected && len(s.Status().Stream) == 1 })
-	require.Equal(t, []string{"application"}, s.Status().Stream[0].Owners)
+	eventually(t, func() bool { return s.Status().NSP.Connected && len(s.Status().Streams) == 1 })
+	require.Equal(t, []string{"application"}, s.Status().Streams[0].Owners)
 	s.stop()
 	require.Equal(t, map[string]bool{"a/one": true}, c.names())
 	require.FileExists(t, cfg.StateFile+".damaged")
@@ -216,7 +216,6 @@ func TestValidate(t *testing.T) {
 		"--pod-namespace":     func(c *Config) { c.PodNamespace = "" },
 		"--namespace":         func(c *Config) { c.NSPNamespace = "a/b" },
 		"--pod-ip":            func(c *Config) { c.PodIP = "one" },
-		"both":                func(c *Config) { c.AmbassadorSocket = c.TapSocket },
 		"--state-file":        func(c *Config) { c.StateFile = "" },
 		"--shutdown-timeout":  func(c *Config) { c.ShutdownTimeout = -1 },
 		"--operation-timeout": func(c *Config) { c.OperationTimeout = 0 },

@@ -16,11 +16,11 @@ import (
 type Status struct {
 	Version string `json:"version"`
 	// Pod is namespace/name.
-	Pod    string         `json:"pod"`
-	NSP    LinkStatus     `json:"nsp"`
-	TAPA   LinkStatus     `json:"tapa"`
-	Trench string         `json:"trench"`
-	Stream []StreamStatus `json:"streams"`
+	Pod       string         `json:"pod"`
+	NSP       LinkStatus     `json:"nsp"`
+	Connector LinkStatus     `json:"connector"`
+	Trench    string         `json:"trench"`
+	Streams   []StreamStatus `json:"streams"`
 }
 
 // LinkStatus is how a connection is.
@@ -49,12 +49,12 @@ func (s *Sidecar) Status() Status {
 	view, _ := s.reconciler.View()
 	nsp := s.assigned.Status()
 	out := Status{
-		Version: cli.Version, Pod: s.cfg.PodNamespace + "/" + s.cfg.PodName, Trench: view.Trench, Stream: []StreamStatus{},
-		NSP:  LinkStatus{Address: s.cfg.NSPAddress, Connected: nsp.Live, Error: text(nsp.Err)},
-		TAPA: LinkStatus{Address: s.cfg.AmbassadorSocket, Connected: view.Connected, Error: text(view.Cause)},
+		Version: cli.Version, Pod: s.cfg.PodNamespace + "/" + s.cfg.PodName, Trench: view.Trench, Streams: []StreamStatus{},
+		NSP:       LinkStatus{Address: s.cfg.NSPAddress, Connected: nsp.Live, Error: text(nsp.Err)},
+		Connector: LinkStatus{Address: s.cfg.Connector, Connected: view.Connected, Error: text(view.Cause)},
 	}
 	for _, r := range view.Rows {
-		out.Stream = append(out.Stream, StreamStatus{
+		out.Streams = append(out.Streams, StreamStatus{
 			Namespace: r.Stream.Namespace, Trench: r.Stream.Trench, Conduit: r.Stream.Conduit, Name: r.Stream.Name,
 			Status: r.Status, Owners: r.Owners.Names(), Error: text(r.Err),
 		})
