@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -9,6 +11,7 @@ import (
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 
 	"github.com/nordix/meridio-nsp/pkg/cli"
+	"github.com/nordix/meridio-nsp/pkg/explain"
 )
 
 // completionTimeout is how long a shell may hang at the tabulator key.
@@ -94,4 +97,63 @@ func (c *connection) completePods(cmd *cobra.Command, args []string) ([]string, 
 	}
 	slices.Sort(names)
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeSubjects offers what can be explained: pods and Services from the API server, and from the NSP where that does not answer;
+// targets from the NSP.
+func (c *connection) completeSubjects(
+	cmd *cobra.Command, a *clusterAccess, args []string, word string,
+) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || !c.ready(cmd) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	kind, _, ok := strings.Cut(word, "/")
+	if !ok {
+		return []string{"pod/", "service/", "target/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	return subjects(kinds[kind], c.subjectNames(cmd, a, kinds[kind])), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (c *connection) subjectNames(cmd *cobra.Command, a *clusterAccess, kind explain.Kind) (names []string) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+	defer cancel()
+	namespace := a.namespaceOr("default")
+	if kind == explain.Target {
+		resp, err := c.targets(ctx, nil)
+		if err != nil {
+			return nil
+		}
+		for _, t := range resp.GetTargets() {
+			for _, ip := range t.GetIps() {
+				ip, _, _ = strings.Cut(ip, "/")
+				names = append(names, ip)
+			}
+		}
+		return names
+	}
+	if api, err := a.open(); err == nil {
+		if kind == explain.Pod {
+			names = api.podNames(ctx, namespace)
+		} else {
+			names = api.serviceNames(ctx, namespace)
+		}
+	}
+	if len(names) > 0 {
+		return names
+	}
+	resp, err := c.pools(ctx, nil)
+	if err != nil {
+		return nil
+	}
+	for _, p := range resp.GetPools() {
+		if kind == explain.Service && p.GetNamespace() == namespace {
+			names = append(names, p.GetName())
+		}
+		for _, m := range p.GetMembers() {
+			if kind == explain.Pod && m.GetNamespace() == namespace && m.GetPod() != "" {
+				names = append(names, m.GetPod())
+			}
+		}
+	}
+	return names
 }

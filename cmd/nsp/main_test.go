@@ -141,7 +141,7 @@ func serveOn(t *testing.T, s *grpc.Server, network, address string) string {
 	return l.Addr().String()
 }
 
-func stream(name string) *targetpoolv1.Stream {
+func streamNamed(name string) *targetpoolv1.Stream {
 	return &targetpoolv1.Stream{Namespace: "red", Trench: "trench-a", Conduit: "lb", Name: name}
 }
 
@@ -151,7 +151,7 @@ func example() *fake {
 	return &fake{
 		pools: []*targetpoolv1.PoolInfo{
 			{
-				Namespace: "red", Name: "web", Uid: "s1", Stream: stream("http"), Accepted: true, Reason: "Accepted", Assignment: "membership",
+				Namespace: "red", Name: "web", Uid: "s1", Stream: streamNamed("http"), Accepted: true, Reason: "Accepted", Assignment: "membership",
 				Draining: "remove", PanicThreshold: 30,
 				Members: []*targetpoolv1.MemberInfo{
 					{Namespace: "red", Pod: "web-0", Uid: "u0", Addresses: []string{"10.0.0.1", "fd00::1"}, Condition: "Ready", State: "ACTIVE", Assigned: true, Watched: true},
@@ -161,18 +161,18 @@ func example() *fake {
 				Problems: []string{"slice red/web-x: endpoint 3 has no address"},
 			},
 			{
-				Namespace: "blue", Name: "db", Uid: "s2", Stream: stream("sql"), Reason: "NotPermitted",
+				Namespace: "blue", Name: "db", Uid: "s2", Stream: streamNamed("sql"), Reason: "NotPermitted",
 				Message: "namespace blue may not join red/trench-a/lb/sql", Assignment: "ready", Draining: "keep", Panic: true, PanicThreshold: 50,
 			},
 			{Namespace: "red", Name: "odd", Uid: "s3", Reason: "IncompleteLabels", Message: "label meridio.nordix.org/stream is empty"},
 		},
 		targets: []*targetpoolv1.TargetInfo{
 			{
-				Id: 1, Type: "DEFAULT", Stream: stream("http"), Ips: []string{"172.16.0.1/24", "fd00:1::1/64"}, Identifier: "7", Status: "ENABLED",
+				Id: 1, Type: "DEFAULT", Stream: streamNamed("http"), Ips: []string{"172.16.0.1/24", "fd00:1::1/64"}, Identifier: "7", Status: "ENABLED",
 				State: targetpoolv1.Target_STATE_ACTIVE, Reason: "Ready", Caused: timestamppb.New(causedAt), Pod: "red/web-0", PodUid: "u0", Binding: "Claim", Listed: true,
 			},
 			{
-				Id: 2, Type: "DEFAULT", Stream: stream("http"), Ips: []string{"172.16.0.2/24"}, Identifier: "7", Status: "DISABLED", Blocked: true,
+				Id: 2, Type: "DEFAULT", Stream: streamNamed("http"), Ips: []string{"172.16.0.2/24"}, Identifier: "7", Status: "DISABLED", Blocked: true,
 				State: targetpoolv1.Target_STATE_INACTIVE, Reason: "WaitingForIdentifier",
 			},
 			{Id: 3, Type: "FRONTEND", Stream: &targetpoolv1.Stream{Namespace: "red"}, Ips: []string{"lb-0"}, Identifier: "lb-0", Status: "ENABLED"},

@@ -52,6 +52,21 @@ func (o *output) message(w io.Writer, m proto.Message) error {
 	if err != nil {
 		return err
 	}
+	return o.json(w, b)
+}
+
+// value prints an answer that is no message, likewise.
+func (o *output) value(w io.Writer, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("formatting the answer: %w", err)
+	}
+	return o.json(w, bytes.TrimSpace(b.Bytes()))
+}
+
+func (o *output) json(w io.Writer, b []byte) (err error) {
 	var out bytes.Buffer
 	if o.format == asYAML {
 		b, err = yaml.JSONToYAML(b)
