@@ -102,7 +102,9 @@ func (k *pretend) elements(s step) {
 	}
 }
 
-func number(b []byte) uint32 { return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24 }
+func number(b []byte) uint32 {
+	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+}
 
 func (k *pretend) each(f func(expr.Any)) {
 	for _, rules := range k.chains {

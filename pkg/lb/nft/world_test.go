@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -202,3 +204,95 @@ func (w *world) shares(vip string, port, times int) map[string]int {
 }
 
 func names(shares map[string]int) []string { return slices.Sorted(maps.Keys(shares)) }
+
+// serveTCP has every target accept TCP connections on a port of the VIPs, and say its number.
+func (w *world) serveTCP(port int) {
+	w.t.Helper()
+	for i, s := range w.targets {
+		for _, vip := range []string{vip4, vip6} {
+			var l net.Listener
+			require.NoError(w.t, s.Do(func() (err error) {
+				l, err = net.Listen("tcp", net.JoinHostPort(vip, fmt.Sprint(port)))
+				return err
+			}))
+			var done sync.WaitGroup
+			done.Go(func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					done.Go(func() { answerTCP(c, fmt.Sprint(i+1)) })
+				}
+			})
+			w.t.Cleanup(func() { l.Close(); done.Wait() })
+		}
+	}
+}
+
+// answerTCP answers each byte by the target's number, until the client leaves or a minute has passed.
+func answerTCP(c net.Conn, name string) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	for {
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			return
+		}
+		if _, err := c.Write([]byte(name + "\n")); err != nil {
+			return
+		}
+	}
+}
+
+// dialTCP connects from an address of the client; nil where nobody answers.
+func (w *world) dialTCP(vip string, port int, from string) net.Conn {
+	w.t.Helper()
+	d := net.Dialer{Timeout: answerTime}
+	if from != "" {
+		a, err := net.ResolveTCPAddr("tcp", from)
+		require.NoError(w.t, err)
+		d.LocalAddr = a
+	}
+	var c net.Conn
+	if w.client.Do(func() (err error) { c, err = d.Dial("tcp", net.JoinHostPort(vip, fmt.Sprint(port))); return err }) != nil {
+		return nil
+	}
+	w.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// said is which target is at the other end of a connection; empty where none answers in time.
+func said(c net.Conn) string {
+	if c == nil {
+		return ""
+	}
+	_ = c.SetDeadline(time.Now().Add(3 * answerTime))
+	if _, err := c.Write([]byte{'?'}); err != nil {
+		return ""
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(line)
+}
+
+func (w *world) askTCP(vip string, port int, from string) string {
+	c := w.dialTCP(vip, port, from)
+	if c != nil {
+		defer c.Close()
+	}
+	return said(c)
+}
+
+// trace is what the data plane says of a packet.
+func (w *world) trace(vip string, protocol Protocol, from string, port int) *Trace {
+	w.t.Helper()
+	source := netip.MustParseAddrPort(from)
+	t, err := w.plane.Trace(Packet{
+		Source: source.Addr(), Destination: netip.MustParseAddr(vip), Protocol: protocol,
+		SourcePort: source.Port(), DestinationPort: uint16(port), Start: true,
+	})
+	require.NoError(w.t, err)
+	return t
+}
