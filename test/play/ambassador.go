@@ -26,6 +26,10 @@ type AmbassadorConfig struct {
 	Addresses []string
 	// Refresh is how often it refreshes; default 60 s.
 	Refresh time.Duration
+	// Draw picks one of the free identifiers; nil at random.
+	Draw func(stream string, free []uint32) uint32
+	// OnStatus, if set, is told of each status that a stream has in the list, and of "removed". It must not call back.
+	OnStatus func(stream, status string)
 }
 
 // Ambassador is a TAPA of Meridio 1.x with the socket that its application uses. It opens in the background, closes in the background
@@ -70,13 +74,18 @@ func (a *Ambassador) Start() error {
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
-	a.trench, a.conn, a.conduits, a.list, a.changed = "", nil, make(map[string]*conduit), nil, make(chan struct{})
-	a.left = make(map[string]bool)
-	a.ctx, a.kill = context.WithCancel(context.Background())
+	a.forget()
 	a.server = grpc.NewServer()
 	ambassadorv1.RegisterTapServer(a.server, a)
 	a.running.Go(func() { _ = a.server.Serve(l) })
 	return nil
+}
+
+// forget makes it one that has just begun.
+func (a *Ambassador) forget() {
+	a.trench, a.conn, a.conduits, a.list, a.changed = "", nil, make(map[string]*conduit), nil, make(chan struct{})
+	a.left = make(map[string]bool)
+	a.ctx, a.kill = context.WithCancel(context.Background())
 }
 
 // Kill ends it without a word to anybody.
@@ -113,7 +122,7 @@ func (a *Ambassador) Open(_ context.Context, s *ambassadorv1.Stream) (*emptypb.E
 	}
 	if !c.streams[s.GetName()] {
 		c.streams[s.GetName()] = true
-		a.add(s)
+		a.add(s, c.tapa)
 		c.tapa.Open(s.GetName())
 	}
 	return &emptypb.Empty{}, nil
@@ -123,7 +132,7 @@ func (a *Ambassador) connect(trench, name string) *conduit {
 	parent := &ambassadorv1.Conduit{Name: name, Trench: &ambassadorv1.Trench{Name: trench}}
 	c := &conduit{streams: make(map[string]bool)}
 	c.tapa = NewLegacyTAPA(LegacyTAPAConfig{
-		Conn: a.conn, Trench: trench, Conduit: name, Addresses: a.cfg.Addresses, Refresh: a.cfg.Refresh,
+		Conn: a.conn, Trench: trench, Conduit: name, Addresses: a.cfg.Addresses, Refresh: a.cfg.Refresh, Draw: a.cfg.Draw,
 		OnEvent: func(e TAPAEvent) { a.hear(&ambassadorv1.Stream{Name: e.Stream, Conduit: parent}, e.What) },
 	})
 	ctx, stop := context.WithCancel(a.ctx)
@@ -144,11 +153,11 @@ func (a *Ambassador) hear(s *ambassadorv1.Stream, what string) {
 		a.left[leftName(s)] = true
 	case l == nil:
 	case what == Opened:
-		l.Status = ambassadorv1.StreamStatus_OPEN
+		a.become(l, ambassadorv1.StreamStatus_OPEN)
 	case what == Undefined:
-		l.Status = ambassadorv1.StreamStatus_UNDEFINED
+		a.become(l, ambassadorv1.StreamStatus_UNDEFINED)
 	default: // it failed
-		l.Status = ambassadorv1.StreamStatus_UNAVAILABLE
+		a.become(l, ambassadorv1.StreamStatus_UNAVAILABLE)
 	}
 }
 
@@ -169,9 +178,9 @@ func (a *Ambassador) close(s *ambassadorv1.Stream) {
 	}
 	a.mu.Lock()
 	delete(a.left, leftName(s))
-	c.tapa.Close(s.GetName())
 	undefined := a.status(s).GetStatus() == ambassadorv1.StreamStatus_UNDEFINED
 	a.mu.Unlock()
+	c.tapa.Close(s.GetName())
 	if !undefined {
 		a.waitGone(s)
 	}
@@ -241,11 +250,27 @@ func (a *Ambassador) status(s *ambassadorv1.Stream) *ambassadorv1.StreamStatus {
 	return nil
 }
 
-func (a *Ambassador) add(s *ambassadorv1.Stream) {
+// add lists a stream: UNAVAILABLE while its conduit is not connected, and else by whether it is configured.
+func (a *Ambassador) add(s *ambassadorv1.Stream, t *LegacyTAPA) {
+	status := ambassadorv1.StreamStatus_UNAVAILABLE
+	if configured, known := t.configures(s.GetName()); configured {
+		status = ambassadorv1.StreamStatus_PENDING
+	} else if known {
+		status = ambassadorv1.StreamStatus_UNDEFINED
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.list = append(a.list, &ambassadorv1.StreamStatus{Stream: s, Status: ambassadorv1.StreamStatus_UNAVAILABLE})
+	l := &ambassadorv1.StreamStatus{Stream: s}
+	a.list = append(a.list, l)
+	a.become(l, status)
 	a.wake()
+}
+
+func (a *Ambassador) become(l *ambassadorv1.StreamStatus, status ambassadorv1.StreamStatus_Status) {
+	l.Status = status
+	if a.cfg.OnStatus != nil {
+		a.cfg.OnStatus(l.GetStream().GetName(), status.String())
+	}
 }
 
 func (a *Ambassador) remove(s *ambassadorv1.Stream) {
@@ -254,6 +279,9 @@ func (a *Ambassador) remove(s *ambassadorv1.Stream) {
 	for i, l := range a.list {
 		if proto.Equal(l.GetStream(), s) {
 			a.list = append(a.list[:i:i], a.list[i+1:]...)
+			if a.cfg.OnStatus != nil {
+				a.cfg.OnStatus(s.GetName(), "removed")
+			}
 			a.wake()
 			return
 		}

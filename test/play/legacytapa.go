@@ -249,6 +249,14 @@ func (t *LegacyTAPA) configure(list []*nspv1.Stream) {
 	})
 }
 
+// configures tells whether a stream is configured, and whether that is known yet.
+func (t *LegacyTAPA) configures(stream string) (configured, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, configured = t.configured[stream]
+	return configured, t.configured != nil
+}
+
 func (t *LegacyTAPA) stream(s string) *targetpoolv1.Stream {
 	return &targetpoolv1.Stream{Trench: t.cfg.Trench, Conduit: t.cfg.Conduit, Name: s}
 }
