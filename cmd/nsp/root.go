@@ -52,7 +52,7 @@ func newRoot() *cobra.Command {
 	}
 	beTrench(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newTrench(), newPools(), newTargets(), newExplain(), newWatch(), newImport(), newExport(), newVersion())
+	root.AddCommand(newNamespace(), newTrench(), newController(), newPools(), newTargets(), newExplain(), newWatch(), newImport(), newExport(), newVersion())
 	return root
 }
 

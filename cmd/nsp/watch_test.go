@@ -125,7 +125,7 @@ func list(rev uint64, names ...string) *targetpoolv1.TargetPoolWatchResponse {
 	a := &targetpoolv1.Assignments{}
 	for _, n := range names {
 		name, service, _ := strings.Cut(n, "@")
-		a.Items = append(a.Items, &targetpoolv1.Assignment{Stream: stream(name), Services: []string{"red/" + service}})
+		a.Items = append(a.Items, &targetpoolv1.Assignment{Stream: streamNamed(name), Services: []string{"red/" + service}})
 	}
 	return &targetpoolv1.TargetPoolWatchResponse{Version: &targetpoolv1.Version{Epoch: "e", Revision: rev}, Assignments: a}
 }
