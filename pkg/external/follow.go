@@ -14,6 +14,8 @@ type FollowConfig struct {
 	MaxStale time.Duration
 	// Last are endpoints that were good before, of another process perhaps, and count as held until the first report is good.
 	Last []Endpoint
+	// Since is when the source began to fail, if that process saw it fail; else zero. MaxStale counts from then.
+	Since time.Time
 }
 
 // Follow runs the source and publishes what counts, each time that it changes, until ctx ends. Nothing is published before the
@@ -32,7 +34,7 @@ func Follow(ctx context.Context, cfg FollowConfig, publish func(State)) {
 	})
 	defer func() { cancel(); running.Wait() }()
 
-	f := &follower{maxStale: cfg.MaxStale, last: cfg.Last, publish: publish}
+	f := &follower{maxStale: cfg.MaxStale, since: cfg.Since, last: cfg.Last, publish: publish}
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,6 +52,7 @@ type follower struct {
 	maxStale time.Duration
 	publish  func(State)
 
+	since time.Time  // see FollowConfig
 	last  []Endpoint // good, now or before
 	state State      // published
 	any   bool       // something was published
@@ -61,15 +64,18 @@ type follower struct {
 func (f *follower) take(r Report) {
 	if r.Failure == nil {
 		state := accept(r.Endpoints)
-		f.last, f.until, f.timer = state.Endpoints, time.Time{}, nil
+		f.last, f.since, f.until, f.timer = state.Endpoints, time.Time{}, time.Time{}, nil
 		f.say(state)
 		return
 	}
 	if f.until.IsZero() {
-		f.until = time.Now().Add(f.maxStale)
-		f.timer = time.After(f.maxStale)
+		if f.since.IsZero() {
+			f.since = time.Now()
+		}
+		f.until = f.since.Add(f.maxStale)
+		f.timer = time.After(time.Until(f.until))
 	}
-	if f.maxStale <= 0 {
+	if !time.Now().Before(f.until) {
 		f.last, f.timer = nil, nil
 	}
 	f.say(f.held(*r.Failure))

@@ -119,6 +119,20 @@ func TestWhatAnotherProcessKnewIsHeld(t *testing.T) {
 	}, states)
 }
 
+func TestARestartProlongsNothing(t *testing.T) {
+	var states []seen
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		start := time.Now()
+		Follow(ctx, FollowConfig{Last: ready("10.0.0.9"), MaxStale: time.Minute, Since: start.Add(-50 * time.Second),
+			Source: script{{time.Second, Failed(ReasonClusterUnreachable, "away")}}}, func(s State) {
+			states = append(states, seen{time.Since(start), fmt.Sprint(len(s.Endpoints)), s.Resolved, s.Reason})
+		})
+	})
+	require.Equal(t, []seen{{time.Second, "1", false, ReasonClusterUnreachable}, {10 * time.Second, "0", false, ReasonClusterUnreachable}}, states)
+}
+
 func TestBadAddressesSpoilNothing(t *testing.T) { // P3
 	for _, bad := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1",
 		"ff02::1", "::ffff:10.0.0.1", "fe80::1%eth0"} {

@@ -114,7 +114,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 }
 
 func (p *process) connect(context.Context) error {
-	rc, err := restConfig(p.common.Kubeconfig)
+	rc, err := RESTConfig(p.common.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -135,8 +135,8 @@ func (p *process) connect(context.Context) error {
 	return nil
 }
 
-// restConfig says how to reach the API server: by the kubeconfig, or from inside a pod.
-func restConfig(path string) (*rest.Config, error) {
+// RESTConfig says how to reach the API server: by the kubeconfig, or from inside a pod.
+func RESTConfig(path string) (*rest.Config, error) {
 	if path == "" {
 		rc, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
