@@ -12,8 +12,8 @@ type Backoff struct {
 	Base, Max time.Duration
 }
 
-// delay is the wait after so many failures in a row, at least 1.
-func (b Backoff) delay(failures int) time.Duration {
+// Delay is the wait after so many failures in a row, at least 1.
+func (b Backoff) Delay(failures int) time.Duration {
 	limit := b.Base
 	for range failures - 1 {
 		if limit >= b.Max/2 {
@@ -25,8 +25,8 @@ func (b Backoff) delay(failures int) time.Duration {
 	return rand.N(min(limit, b.Max) + 1)
 }
 
-// pause waits, until it is woken, or until ctx ends.
-func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+// Pause waits, until it is woken, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

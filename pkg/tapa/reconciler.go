@@ -243,7 +243,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		if r.ended(err) {
 			failures = 1
 		}
-		pause(ctx, r.cfg.Backoff.delay(failures), nil)
+		Pause(ctx, r.cfg.Backoff.Delay(failures), nil)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func decode(data []byte) (State, error) {
 	return State{Application: d.Application, Pool: d.Pool, Held: d.Held}, nil
 }
 
-// Save implements Store. It writes beside the file and renames, so that a kill or a full disk leaves the one before.
+// Save implements Store.
 func (f *File) Save(s State) error {
 	data, err := json.Marshal(document{version, s.Application, s.Pool, s.Held})
 	if err != nil {
@@ -97,14 +97,15 @@ func (f *File) Save(s State) error {
 	if bytes.Equal(data, f.last) {
 		return nil
 	}
-	if err := replace(f.path, data); err != nil {
+	if err := WriteFile(f.path, data); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
 	}
 	f.last = data
 	return nil
 }
 
-func replace(path string, data []byte) (err error) {
+// WriteFile replaces a file. It writes beside it and renames, so that a kill or a full disk leaves the one before.
+func WriteFile(path string, data []byte) (err error) {
 	temp := path + ".new"
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

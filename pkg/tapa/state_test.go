@@ -85,6 +85,6 @@ func TestBackoff(t *testing.T) {
 		if n < 6 {
 			limit = min(b.Base<<(n-1), b.Max)
 		}
-		require.LessOrEqual(t, b.delay(n), limit)
+		require.LessOrEqual(t, b.Delay(n), limit)
 	})
 }

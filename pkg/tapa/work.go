@@ -111,7 +111,7 @@ func (r *Reconciler) work(ctx context.Context, l *line) {
 			r.cfg.Observer.Operated(string(op), time.Since(began), err)
 		}
 		if wait := r.done(ctx, l, op, session, err); wait > 0 {
-			pause(ctx, wait, l.wake)
+			Pause(ctx, wait, l.wake)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (r *Reconciler) done(ctx context.Context, l *line, op operation, session ui
 			r.log.Warn("operation failed, it is tried again", "operation", string(op), "stream", l.key.String(), "error", err)
 		}
 		r.publish()
-		return r.cfg.Backoff.delay(l.failures)
+		return r.cfg.Backoff.Delay(l.failures)
 	}
 	l.failures = 0
 	if op == opening {
