@@ -88,8 +88,10 @@ func installVariant(t *testing.T, c *cluster.Cluster, namespace string, variant 
 	require.NoError(t, chart.Install(t.Context(), c, namespace, variant.values))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		_ = c.Client().RbacV1().ClusterRoles().Delete(ctx, "meridio-nsp:"+namespace, metav1.DeleteOptions{})
-		_ = c.Client().RbacV1().ClusterRoleBindings().Delete(ctx, "meridio-nsp:"+namespace, metav1.DeleteOptions{})
+		for _, name := range []string{"meridio-nsp:" + namespace, "meridio-nsp:" + namespace + ":tokens"} {
+			_ = c.Client().RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})
+			_ = c.Client().RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{})
+		}
 	})
 }
 
@@ -165,10 +167,12 @@ func TestChartPermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{
 		"get services": true, "list services": true, "watch services": true,
-		"patch services/status":                 true,
-		"watch endpointslices.discovery.k8s.io": true,
-		"watch configmaps":                      true,
-		"create events.events.k8s.io":           true, "patch events.events.k8s.io": true,
+		"patch services/status":                           true,
+		"watch endpointslices.discovery.k8s.io":           true,
+		"watch configmaps":                                true,
+		"list targetgrants.targetpool.meridio.nordix.org": true, "watch targetgrants.targetpool.meridio.nordix.org": true,
+		"list trenches.meridio.nordix.org": true, "watch trenches.meridio.nordix.org": true,
+		"create events.events.k8s.io": true, "patch events.events.k8s.io": true,
 	}, granted(rules.Status.ResourceRules))
 
 	_, err = client.CoreV1().Services(namespace).List(t.Context(), metav1.ListOptions{})

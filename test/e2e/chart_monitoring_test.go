@@ -75,7 +75,7 @@ func TestChartMonitoring(t *testing.T) {
 func TestChartMonitorSelectsServices(t *testing.T) {
 	skipChartIfShort(t)
 	values := trenches("trench-a")
-	values["metrics"] = monitored["metrics"]
+	values["metrics"], values["transport"] = monitored["metrics"], "spiffe"
 	manifests, err := chart.Render(t.Context(), "meridio", values)
 	require.NoError(t, err)
 	objects := parseManifests(t, manifests)

@@ -40,6 +40,21 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ empty .trench | ternary "nsp-namespace" (printf "nsp-trench-%s" .trench) }}
 {{- end }}
 
+{{/* The mode that is in force, which the process chooses likewise. */}}
+{{- define "meridio-nsp.mode" -}}
+{{ .Values.authorisation | default (get (dict "spiffe" "mtls" "tls" "token" "plaintext" "peer-address") .Values.transport) }}
+{{- end }}
+
+{{/* How tokens are verified; empty where the mode does not look at them. */}}
+{{- define "meridio-nsp.tokens" -}}
+{{ has (include "meridio-nsp.mode" .) (list "token" "mtls") | ternary .Values.tokens.verification "" }}
+{{- end }}
+
+{{/* Whether a trench process has to show a token to the namespace process. */}}
+{{- define "meridio-nsp.linkToken" -}}
+{{ and .Values.serviceFication.enabled (eq (include "meridio-nsp.mode" .) "token") | ternary "yes" "" }}
+{{- end }}
+
 {{/* The target namespaces other than the release's own, as a JSON list. */}}
 {{- define "meridio-nsp.targetNamespaces" -}}
 {{- if kindIs "slice" .Values.serviceFication.targetNamespaces -}}

@@ -12,6 +12,9 @@
 {{- if $values.tls.verifyClients }}
 - --tls-client-ca-file=/run/nsp/tls/ca.crt
 {{- end }}
+{{- with $values.tls.trustDomain }}
+- --trust-domain={{ . }}
+{{- end }}
 {{- else if eq $values.transport "spiffe" }}
 - --spiffe-endpoint-socket=unix:///run/spire/sockets/{{ $values.spiffe.socket }}
 {{- end }}
@@ -43,6 +46,17 @@
     type: Directory
   {{- end }}
 {{- end }}
+{{- if and .trench (include "meridio-nsp.linkToken" .root) }}
+# It says to the namespace process which trench this is.
+- name: token
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken:
+          path: token
+          audience: nsp.meridio.nordix.org
+          expirationSeconds: 3600
+{{- end }}
 {{- if not $values.persistence.enabled }}
 - name: nsp-data
   emptyDir:
@@ -63,6 +77,11 @@
 {{- else if eq $values.transport "spiffe" }}
 - name: spire-agent-socket
   mountPath: /run/spire/sockets
+  readOnly: true
+{{- end }}
+{{- if and .trench (include "meridio-nsp.linkToken" .root) }}
+- name: token
+  mountPath: /run/nsp/token
   readOnly: true
 {{- end }}
 {{- end }}
