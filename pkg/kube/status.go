@@ -67,6 +67,8 @@ type Status struct {
 // entry is one Service. Only want is shared, under the mutex; the rest belongs to the worker.
 type entry struct {
 	want *engine.PoolStatus // nil: no pool any more
+	// pool is set once the Service was one in this run, under the mutex too.
+	pool bool
 	// uid and known are the Service and its conditions as last read or written; uid is empty where that is not known.
 	uid   types.UID
 	known []metav1.Condition
@@ -101,7 +103,7 @@ func (s *Status) Pools(changes map[pool.Ref]*engine.PoolStatus) {
 			e = &entry{}
 			s.entries[ref] = e
 		}
-		e.want = want
+		e.want, e.pool = want, e.pool || want != nil
 		if s.queue != nil {
 			s.queue.AddAfter(ref, settling)
 		}
@@ -266,7 +268,13 @@ func (w *worker) write(ctx context.Context, ref pool.Ref, e *entry, want *engine
 func (w *worker) remove(ctx context.Context, ref pool.Ref, e *entry, service *corev1.Service) error {
 	found := ours(service.Status.Conditions)
 	marked := service.Labels[pool.LabelMarker] == pool.MarkerValue
-	if len(found) == 0 || marked && (e.uid != service.UID || !sameConditions(found, e.known)) {
+	if len(found) == 0 {
+		if !marked && w.wasPool(e) { // before anything was written
+			w.event(ref, service.UID, corev1.EventTypeNormal, ReasonMarkerRemoved, "Remove", markerRemoved(service))
+		}
+		return nil
+	}
+	if marked && (e.uid != service.UID || !sameConditions(found, e.known)) {
 		return nil
 	}
 	err := w.apply(ctx, ref, corev1ac.Service(ref.Name, ref.Namespace).
@@ -278,6 +286,12 @@ func (w *worker) remove(ctx context.Context, ref pool.Ref, e *entry, service *co
 		w.event(ref, service.UID, corev1.EventTypeNormal, ReasonMarkerRemoved, "Remove", markerRemoved(service))
 	}
 	return nil
+}
+
+func (w *worker) wasPool(e *entry) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return e.pool
 }
 
 // markerRemoved says who serves the Service from now on.
