@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // End is one end of a cable.
@@ -97,6 +98,9 @@ func (s *Space) address(link, address string, do func(netlink.Link, *netlink.Add
 	a, err := netlink.ParseAddr(address)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", doing, address, err)
+	}
+	if a.IP.To4() == nil {
+		a.Flags |= unix.IFA_F_NODAD // else it could not be used for a moment
 	}
 	if err := do(l, a); err != nil {
 		return fmt.Errorf("%s %s on %s in %s: %w", doing, address, link, s.Name, err)

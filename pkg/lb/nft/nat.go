@@ -42,9 +42,7 @@ func (p *Program) addNATs(desired *Desired, refused Refused) {
 			}
 		}
 	}
-	if len(rules) > 0 {
-		p.add(chainNAT, &hook{nftables.ChainTypeFilter, nftables.ChainHookPrerouting, afterPick}, rules...)
-	}
+	p.add(chainNAT, &hook{nftables.ChainTypeFilter, nftables.ChainHookPrerouting, afterPick}, rules...)
 }
 
 func (n PortNAT) check() error {

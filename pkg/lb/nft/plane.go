@@ -20,6 +20,7 @@ const (
 	DefaultMarkBase      = 0x6d000000
 	DefaultRulePriority  = 1000
 	DefaultLearnDuration = 15 * time.Minute
+	DefaultLinger        = time.Second
 )
 
 // maxMarks is how many targets there can be, in all streams.
@@ -35,6 +36,8 @@ type Config struct {
 	RulePriority int
 	// LearnDuration is how long a silent connection is remembered that began while targets drained.
 	LearnDuration time.Duration
+	// Linger is how long what is not wanted any more stays in the kernel: packets that have passed half of it find the other half.
+	Linger time.Duration
 	// Netns is an open network namespace; 0 is that of the process.
 	Netns int
 	// Log defaults to slog.Default().
@@ -45,7 +48,7 @@ type Config struct {
 type Plane struct {
 	cfg      Config
 	kernel   tables
-	router   *router
+	router   routes
 	compiler compiler
 
 	// What the kernel has; nil where that is not known.
@@ -53,6 +56,11 @@ type Plane struct {
 	hops  *hops
 	// instances are those that targets had when their neighbours were last asked for.
 	instances map[string]string
+	// left is since when the kernel has things that are not wanted any more.
+	left map[string]time.Time
+	// Of the present Apply: its time, and what it found that is not wanted.
+	now      time.Time
+	unwanted map[string]bool
 }
 
 // tables is the kernel's side of nftables.
@@ -60,6 +68,15 @@ type tables interface {
 	read() (*state, error)
 	commit(steps []step) error
 	remove() error
+}
+
+// routes is the kernel's side of rules, routes and neighbours.
+type routes interface {
+	read() (*hops, error)
+	ensure(h *hops, k hop, via netip.Addr) error
+	remove(h *hops, k hop) error
+	forget(a netip.Addr) error
+	close()
 }
 
 // TargetRef names a target.
@@ -76,6 +93,8 @@ type Result struct {
 	Pending []TargetRef
 	// Changed says that the kernel took a transaction.
 	Changed bool
+	// Again is after how long Apply shall be called again to clear up; 0 where there is nothing left.
+	Again time.Duration
 }
 
 // New makes a Plane. It does not change anything yet.
@@ -84,11 +103,12 @@ func New(cfg Config) (*Plane, error) {
 	cfg.MarkBase = cmp.Or(cfg.MarkBase, DefaultMarkBase)
 	cfg.RulePriority = cmp.Or(cfg.RulePriority, DefaultRulePriority)
 	cfg.LearnDuration = cmp.Or(cfg.LearnDuration, DefaultLearnDuration)
+	cfg.Linger = cmp.Or(cfg.Linger, DefaultLinger)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.MarkBase > 1<<31-maxMarks {
 		return nil, fmt.Errorf("the first mark %#x is above %#x", cfg.MarkBase, uint32(1<<31-maxMarks))
 	}
-	p := &Plane{cfg: cfg, compiler: compiler{learn: cfg.LearnDuration}, instances: map[string]string{}}
+	p := &Plane{cfg: cfg, compiler: compiler{learn: cfg.LearnDuration}, instances: map[string]string{}, left: map[string]time.Time{}}
 	var err error
 	if p.router, err = newRouter(cfg.Netns, cfg.RulePriority, p.owns); err != nil {
 		return nil, err
@@ -117,6 +137,7 @@ func (p *Plane) Audit() { p.hops, p.state = nil, nil }
 // Apply brings the kernel to the desired state, or as far as it can. After an error the kernel is in the old state or in the new one,
 // never in between, and Apply can be called again.
 func (p *Plane) Apply(desired *Desired) (Result, error) {
+	p.now, p.unwanted = time.Now(), map[string]bool{}
 	if err := p.look(); err != nil {
 		return Result{}, err
 	}
@@ -126,14 +147,36 @@ func (p *Plane) Apply(desired *Desired) (Result, error) {
 	}
 	shares, pending, ways, errs := p.lead(desired, marks)
 	result := Result{Pending: pending}
-	program, refused, changed, err := p.program(desired, shares, marks)
+	refused, changed, err := p.program(desired, shares, marks)
 	result.Refused, result.Changed = refused, changed
 	if err != nil {
 		p.Audit()
 		return result, errors.Join(append(errs, err)...)
 	}
-	p.state = stateOf(program)
-	return result, errors.Join(append(errs, p.leave(ways)...)...)
+	errs = append(errs, p.leave(ways)...)
+	result.Again = p.tidy()
+	return result, errors.Join(errs...)
+}
+
+// old says whether a thing has not been wanted for long enough to go.
+func (p *Plane) old(thing string) bool {
+	p.unwanted[thing] = true
+	if p.left[thing].IsZero() {
+		p.left[thing] = p.now
+	}
+	return p.now.Sub(p.left[thing]) >= p.cfg.Linger
+}
+
+// tidy forgets what has gone or is wanted again, and says when the last of the others is to go.
+func (p *Plane) tidy() (again time.Duration) {
+	for thing, since := range p.left {
+		if !p.unwanted[thing] {
+			delete(p.left, thing)
+		} else {
+			again = max(again, p.cfg.Linger-p.now.Sub(since))
+		}
+	}
+	return again
 }
 
 // look reads what the kernel has, where that is not known.
@@ -272,31 +315,34 @@ func (p *Plane) forgetInstances(marks map[string]uint32) {
 }
 
 // program compiles and commits. Where the kernel refuses what compiles, the flows that it refuses by themselves are left out.
-func (p *Plane) program(desired *Desired, shares map[string]map[family]share, marks map[string]uint32) (*Program, Refused, bool, error) {
+func (p *Plane) program(desired *Desired, shares map[string]map[family]share, marks map[string]uint32) (Refused, bool, error) {
 	mark := func(stream string, id uint32) uint32 { return marks[targetName(stream, id)] }
 	program, refused := p.compiler.compile(desired, shares, mark)
 	changed, err := p.commit(program)
 	if err == nil || !isRefusal(err) {
-		return program, refused, changed, err
+		return refused, changed, err
 	}
 	bad := p.suspects(desired)
 	if len(bad) == 0 {
-		return program, refused, false, err
+		return refused, false, err
 	}
 	without := *desired
 	without.Flows = slices.DeleteFunc(slices.Clone(desired.Flows), func(f Flow) bool { return bad["flow "+f.Name] != nil })
 	program, refused = p.compiler.compile(&without, shares, mark)
 	maps.Copy(refused, bad)
 	changed, err = p.commit(program)
-	return program, refused, changed, err
+	return refused, changed, err
 }
 
 func (p *Plane) commit(program *Program) (changed bool, err error) {
-	steps := difference(p.state, program)
-	if len(steps) == 0 {
-		return false, nil
+	steps, after := difference(p.state, program, p.old)
+	if len(steps) > 0 {
+		if err := p.kernel.commit(steps); err != nil {
+			return false, err
+		}
 	}
-	return true, p.kernel.commit(steps)
+	p.state = after
+	return len(steps) > 0, nil
 }
 
 // isRefusal tells what the kernel will never take from what it cannot take now.
@@ -325,7 +371,8 @@ func (p *Plane) suspects(desired *Desired) Refused {
 		for _, chain := range program.chains {
 			chain.hook = nil
 		}
-		if err := errors.Join(probe.remove(), probe.commit(difference(newState(), program))); err != nil && isRefusal(err) {
+		steps, _ := difference(newState(), program, func(string) bool { return true })
+		if err := errors.Join(probe.remove(), probe.commit(steps)); err != nil && isRefusal(err) {
 			bad["flow "+f.Name] = err
 		}
 	}
@@ -335,13 +382,14 @@ func (p *Plane) suspects(desired *Desired) Refused {
 	return bad
 }
 
-// leave takes away the ways to targets that are no more. What fails is tried again by the next Apply, as it is still listed.
+// leave takes away the ways that lead to no target. What fails is tried again by the next Apply, as it is still listed.
 func (p *Plane) leave(ways map[hop]bool) (errs []error) {
 	for k := range p.hops.all() {
-		if !ways[k] {
-			if err := p.router.remove(p.hops, k); err != nil {
-				errs = append(errs, err)
-			}
+		if ways[k] || !p.old(fmt.Sprint("way ", k)) {
+			continue
+		}
+		if err := p.router.remove(p.hops, k); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if len(errs) > 0 {

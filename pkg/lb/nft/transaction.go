@@ -80,16 +80,29 @@ type (
 // step is one of the above.
 type step interface{ on(k *batch) error }
 
-// difference is what leads from a state to a program. The order satisfies the kernel: what is referred to comes before what refers to
-// it, and goes after it. What traffic passes is never missing in between, as all becomes true at once.
-func difference(s *state, p *Program) []step {
+// difference is what leads from a state to a program, and the state after it. The order satisfies the kernel: what is referred to comes
+// before what refers to it, and goes after it. What traffic passes is never missing in between, as all becomes true at once.
+//
+// What the program does not have goes only when it is old. A packet that is on its way through the chains at the moment of the transaction follows
+// the rules of before, but finds in sets what counts now: their elements must not be gone yet.
+func difference(s *state, p *Program, old func(thing string) bool) ([]step, *state) {
 	var steps []step
 	if !s.table {
 		steps = append(steps, addTable{})
 	}
+	left := leftovers(s, p)
+	gone := left.only(old)
 	steps = append(steps, additions(s, p)...)
 	steps = append(steps, slotSteps(s, p)...)
-	steps = append(steps, targetSteps(s, p)...)
+	steps = append(steps, targetSteps(s, p, gone)...)
+	steps = append(steps, ruleSteps(s, p)...)
+	steps = append(steps, removals(gone)...)
+	return steps, stateOf(p).with(left.only(func(thing string) bool { return !old(thing) }))
+}
+
+// ruleSteps fill chains whose rules are others. One that is filled anew in one transaction is never empty for a packet.
+func ruleSteps(s *state, p *Program) []step {
+	var steps []step
 	for _, name := range sortedKeys(p.chains) {
 		c := p.chains[name]
 		has, exists := s.chains[name]
@@ -103,7 +116,67 @@ func difference(s *state, p *Program) []step {
 			steps = append(steps, addRules{c})
 		}
 	}
-	return append(steps, removals(s, p)...)
+	return steps
+}
+
+// leftovers are what a state has and a program has not.
+func leftovers(s *state, p *Program) *state {
+	l := newState()
+	for name, digests := range s.chains {
+		if p.chains[name] == nil {
+			l.chains[name] = digests
+		}
+	}
+	for name := range s.sets {
+		if p.sets[name] == nil {
+			l.sets[name] = true
+		}
+	}
+	for name, marks := range s.slots {
+		if _, ok := p.slots[name]; !ok {
+			l.slots[name] = marks
+		}
+	}
+	for mark, name := range s.targets {
+		if _, ok := p.targets[mark]; !ok {
+			l.targets[mark] = name
+		}
+	}
+	for name := range s.counters {
+		if !p.counters[name] {
+			l.counters[name] = true
+		}
+	}
+	return l
+}
+
+// only is the part of a state whose things satisfy a condition.
+func (s *state) only(keep func(thing string) bool) *state {
+	out := newState()
+	copyIf(out.chains, s.chains, keep, "chain")
+	copyIf(out.sets, s.sets, keep, "set")
+	copyIf(out.slots, s.slots, keep, "slots")
+	copyIf(out.targets, s.targets, keep, "target")
+	copyIf(out.counters, s.counters, keep, "counter")
+	return out
+}
+
+func copyIf[K comparable, V any](to, from map[K]V, keep func(string) bool, kind string) {
+	for k, v := range from {
+		if keep(fmt.Sprint(kind, " ", k)) {
+			to[k] = v
+		}
+	}
+}
+
+// with adds what another state has.
+func (s *state) with(o *state) *state {
+	maps.Copy(s.chains, o.chains)
+	maps.Copy(s.sets, o.sets)
+	maps.Copy(s.slots, o.slots)
+	maps.Copy(s.targets, o.targets)
+	maps.Copy(s.counters, o.counters)
+	return s
 }
 
 // additions are counters, sets, chains, and only then elements, which go to chains.
@@ -161,53 +234,44 @@ func slotSteps(s *state, p *Program) []step {
 }
 
 // targetSteps keep the counters of targets that stay.
-func targetSteps(s *state, p *Program) []step {
-	var gone, come []nftables.SetElement
+func targetSteps(s *state, p *Program, gone *state) []step {
+	var del, add []nftables.SetElement
 	for _, mark := range sortedKeys(s.targets) {
-		if p.targets[mark] != s.targets[mark] {
-			gone = append(gone, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark)})
+		now, stays := p.targets[mark]
+		if _, goes := gone.targets[mark]; goes || stays && now != s.targets[mark] {
+			del = append(del, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark)})
 		}
 	}
 	for _, mark := range sortedKeys(p.targets) {
 		if p.targets[mark] != s.targets[mark] {
-			come = append(come, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark), Comment: p.targets[mark]})
+			add = append(add, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark), Comment: p.targets[mark]})
 		}
 	}
 	var steps []step
-	if targets := p.sets[setTargets]; len(gone) > 0 {
-		steps = append(steps, delElements{targets.Set, gone})
+	set := p.sets[setTargets].Set
+	if len(del) > 0 {
+		steps = append(steps, delElements{set, del})
 	}
-	if targets := p.sets[setTargets]; len(come) > 0 {
-		steps = append(steps, addElements{targets.Set, come})
+	if len(add) > 0 {
+		steps = append(steps, addElements{set, add})
 	}
 	return steps
 }
 
 // removals take rules first, as they refer to sets, then sets, whose elements refer to chains.
-func removals(s *state, p *Program) []step {
+func removals(gone *state) []step {
 	var flushes, sets, chains, counters []step
-	for _, name := range sortedKeys(s.chains) {
-		if p.chains[name] == nil {
-			if len(s.chains[name]) > 0 {
-				flushes = append(flushes, flushChain{name})
-			}
-			chains = append(chains, delChain{name})
+	for _, name := range sortedKeys(gone.chains) {
+		if len(gone.chains[name]) > 0 {
+			flushes = append(flushes, flushChain{name})
 		}
+		chains = append(chains, delChain{name})
 	}
-	for _, name := range sortedKeys(s.sets) {
-		if p.sets[name] == nil {
-			sets = append(sets, delSet{name})
-		}
+	for _, name := range append(sortedKeys(gone.sets), sortedKeys(gone.slots)...) {
+		sets = append(sets, delSet{name})
 	}
-	for _, name := range sortedKeys(s.slots) {
-		if _, ok := p.slots[name]; !ok {
-			sets = append(sets, delSet{name})
-		}
-	}
-	for _, name := range sortedKeys(s.counters) {
-		if !p.counters[name] {
-			counters = append(counters, delCounter{name})
-		}
+	for _, name := range sortedKeys(gone.counters) {
+		counters = append(counters, delCounter{name})
 	}
 	return slices.Concat(flushes, sets, chains, counters)
 }

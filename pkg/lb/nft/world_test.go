@@ -59,6 +59,7 @@ func (w *world) newPlane() *Plane {
 	p, err := New(Config{Netns: w.lb.FD()})
 	require.NoError(w.t, err)
 	w.t.Cleanup(p.Close)
+	p.cfg.Linger = 0 // a test does not wait; see TestRestartAndChangesLoseNothing
 	return p
 }
 
@@ -215,25 +216,42 @@ func (w *world) serveTCP(port int) {
 				l, err = net.Listen("tcp", net.JoinHostPort(vip, fmt.Sprint(port)))
 				return err
 			}))
-			var done sync.WaitGroup
-			done.Go(func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					done.Go(func() { answerTCP(c, fmt.Sprint(i+1)) })
-				}
-			})
-			w.t.Cleanup(func() { l.Close(); done.Wait() })
+			w.t.Cleanup(acceptAll(l, fmt.Sprint(i+1)))
 		}
 	}
 }
 
-// answerTCP answers each byte by the target's number, until the client leaves or a minute has passed.
+// acceptAll serves a listener until the function that it returns is called.
+func acceptAll(l net.Listener, name string) (stop func()) {
+	var done sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			done.Go(func() { answerTCP(c, name) })
+		}
+	})
+	return func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		done.Wait()
+	}
+}
+
+// answerTCP answers each byte by the target's number.
 func answerTCP(c net.Conn, name string) {
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	for {
 		if _, err := c.Read(make([]byte, 1)); err != nil {
 			return
