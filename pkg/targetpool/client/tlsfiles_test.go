@@ -72,7 +72,7 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 		}()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		conn, _, err := creds.Clone().ClientHandshake(ctx, creds.Info().ServerName, client) // as gRPC does
+		conn, _, err := creds.Clone().ClientHandshake(ctx, files.ServerName, client) // gRPC names it so
 		if err != nil {
 			return err
 		}
