@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,10 +115,32 @@ func TestRestartAndChangesLoseNothing(t *testing.T) {
 		l.wait(t, 200)
 		w.apply(simple(1, 2, 3))
 		l.wait(t, 200)
-		require.Zero(t, l.lost(), "of %d", l.sent.Load())
+		lost := l.lost()
+		counts, err := w.plane.Counters()
+		require.NoError(t, err)
+		require.Zero(t, lost, "of %d; %v %s", l.sent.Load(), counts.Drops, w.statistics())
 		w.plane.cfg.Linger = 0
 		require.Zero(t, w.apply(simple(1, 2, 3)).Again)
 	}
+}
+
+// statistics are those of the load balancer's kernel that count what it does not forward.
+func (w *world) statistics() (out string) {
+	_ = w.lb.Do(func() error {
+		for _, file := range []string{"/proc/thread-self/net/snmp6", "/proc/thread-self/net/snmp"} {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(data)) {
+				if strings.HasPrefix(line, "Ip:") || strings.HasPrefix(line, "Ip6") && !strings.HasSuffix(strings.TrimSpace(line), "\t0") {
+					out += line
+				}
+			}
+		}
+		return nil
+	})
+	return out
 }
 
 // A target that was removed gets no packet that is sent after the transaction.

@@ -150,7 +150,6 @@ func (p *Plane) Apply(desired *Desired) (Result, error) {
 	refused, changed, err := p.program(desired, shares, marks)
 	result.Refused, result.Changed = refused, changed
 	if err != nil {
-		p.Audit()
 		return result, errors.Join(append(errs, err)...)
 	}
 	errs = append(errs, p.leave(ways)...)
@@ -323,7 +322,7 @@ func (p *Plane) program(desired *Desired, shares map[string]map[family]share, ma
 		return refused, changed, err
 	}
 	bad := p.suspects(desired)
-	if len(bad) == 0 {
+	if len(bad) == 0 || p.look() != nil {
 		return refused, false, err
 	}
 	without := *desired
@@ -335,14 +334,19 @@ func (p *Plane) program(desired *Desired, shares map[string]map[family]share, ma
 }
 
 func (p *Plane) commit(program *Program) (changed bool, err error) {
-	steps, after := difference(p.state, program, p.old)
-	if len(steps) > 0 {
+	c := difference(p.state, program, p.old)
+	for _, steps := range [][]step{c.prepare, c.turn} {
+		if len(steps) == 0 {
+			continue
+		}
 		if err := p.kernel.commit(steps); err != nil {
+			p.state = nil
 			return false, err
 		}
+		changed = true
 	}
-	p.state = after
-	return len(steps) > 0, nil
+	p.state = c.after
+	return changed, nil
 }
 
 // isRefusal tells what the kernel will never take from what it cannot take now.
@@ -371,8 +375,8 @@ func (p *Plane) suspects(desired *Desired) Refused {
 		for _, chain := range program.chains {
 			chain.hook = nil
 		}
-		steps, _ := difference(newState(), program, func(string) bool { return true })
-		if err := errors.Join(probe.remove(), probe.commit(steps)); err != nil && isRefusal(err) {
+		all := difference(newState(), program, func(string) bool { return true })
+		if err := errors.Join(probe.remove(), probe.commit(slices.Concat(all.prepare, all.turn))); err != nil && isRefusal(err) {
 			bad["flow "+f.Name] = err
 		}
 	}

@@ -80,43 +80,64 @@ type (
 // step is one of the above.
 type step interface{ on(k *batch) error }
 
-// difference is what leads from a state to a program, and the state after it. The order satisfies the kernel: what is referred to comes
-// before what refers to it, and goes after it. What traffic passes is never missing in between, as all becomes true at once.
+// change is what leads from a state to a program: two transactions, each of which may be empty, and the state after them.
+type change struct {
+	// prepare adds what no packet meets yet. The kernel makes a set of ranges ready only at the end of a transaction, when the rules that come with it
+	// count already; so what is looked up must have been there before the rules are.
+	prepare []step
+	// turn makes all that packets meet true at once.
+	turn  []step
+	after *state
+}
+
+// difference finds what leads from a state to a program. The order satisfies the kernel: what is referred to comes before what refers to it,
+// and goes after it.
 //
 // What the program does not have goes only when it is old. A packet that is on its way through the chains at the moment of the transaction follows
 // the rules of before, but finds in sets what counts now: their elements must not be gone yet.
-func difference(s *state, p *Program, old func(thing string) bool) ([]step, *state) {
-	var steps []step
-	if !s.table {
-		steps = append(steps, addTable{})
-	}
+func difference(s *state, p *Program, old func(thing string) bool) change {
 	left := leftovers(s, p)
 	gone := left.only(old)
-	steps = append(steps, additions(s, p)...)
-	steps = append(steps, slotSteps(s, p)...)
-	steps = append(steps, targetSteps(s, p, gone)...)
-	steps = append(steps, ruleSteps(s, p)...)
-	steps = append(steps, removals(gone)...)
-	return steps, stateOf(p).with(left.only(func(thing string) bool { return !old(thing) }))
+	c := change{after: stateOf(p).with(left.only(func(thing string) bool { return !old(thing) }))}
+	if !s.table {
+		c.prepare = append(c.prepare, addTable{})
+	}
+	c.prepare = append(c.prepare, additions(s, p)...)
+	del, add := targetSteps(s, p, gone)
+	if len(del) == 0 {
+		c.prepare = append(c.prepare, add...)
+	} else { // a mark that stands for another target is replaced
+		c.turn = append(c.turn, append(del, add...)...)
+	}
+	fresh, filled := slotSteps(s, p)
+	c.prepare = append(c.prepare, fresh...)
+	c.turn = append(c.turn, filled...)
+	fresh, filled = ruleSteps(s, p)
+	c.prepare = append(c.prepare, fresh...)
+	c.turn = append(c.turn, append(filled, removals(gone)...)...)
+	return c
 }
 
-// ruleSteps fill chains whose rules are others. One that is filled anew in one transaction is never empty for a packet.
-func ruleSteps(s *state, p *Program) []step {
-	var steps []step
+// ruleSteps fill chains that are new, which nothing leads to yet, and those whose rules are others. One that is filled anew in one transaction
+// is never empty for a packet.
+func ruleSteps(s *state, p *Program) (fresh, filled []step) {
 	for _, name := range sortedKeys(p.chains) {
 		c := p.chains[name]
 		has, exists := s.chains[name]
-		if exists && slices.Equal(has, c.digests()) {
-			continue
-		}
-		if exists && len(has) > 0 {
-			steps = append(steps, flushChain{name})
-		}
-		if len(c.rules) > 0 {
-			steps = append(steps, addRules{c})
+		switch {
+		case len(c.rules) == 0 && len(has) == 0 || exists && slices.Equal(has, c.digests()):
+		case !exists && c.hook == nil:
+			fresh = append(fresh, addRules{c})
+		default:
+			if len(has) > 0 {
+				filled = append(filled, flushChain{name})
+			}
+			if len(c.rules) > 0 {
+				filled = append(filled, addRules{c})
+			}
 		}
 	}
-	return steps
+	return fresh, filled
 }
 
 // leftovers are what a state has and a program has not.
@@ -208,9 +229,8 @@ func additions(s *state, p *Program) []step {
 	return append(steps, elements...)
 }
 
-// slotSteps touch only slots that change hands.
-func slotSteps(s *state, p *Program) []step {
-	var steps []step
+// slotSteps fill maps that are new, and touch only slots that change hands in the others.
+func slotSteps(s *state, p *Program) (fresh, filled []step) {
 	for _, name := range sortedKeys(p.slots) {
 		marks, had := p.slots[name].marks, s.slots[name]
 		if len(had) == len(marks) && (len(marks) == 0 || &had[0] == &marks[0]) {
@@ -226,36 +246,39 @@ func slotSteps(s *state, p *Program) []step {
 				change.slots, change.old, change.marks = append(change.slots, slot), append(change.old, old), append(change.marks, mark)
 			}
 		}
-		if len(change.slots) > 0 {
-			steps = append(steps, change)
+		switch {
+		case len(change.slots) == 0:
+		case had == nil:
+			fresh = append(fresh, change)
+		default:
+			filled = append(filled, change)
 		}
 	}
-	return steps
+	return fresh, filled
 }
 
 // targetSteps keep the counters of targets that stay.
-func targetSteps(s *state, p *Program, gone *state) []step {
-	var del, add []nftables.SetElement
+func targetSteps(s *state, p *Program, gone *state) (del, add []step) {
+	var out, in []nftables.SetElement
 	for _, mark := range sortedKeys(s.targets) {
 		now, stays := p.targets[mark]
 		if _, goes := gone.targets[mark]; goes || stays && now != s.targets[mark] {
-			del = append(del, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark)})
+			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark)})
 		}
 	}
 	for _, mark := range sortedKeys(p.targets) {
 		if p.targets[mark] != s.targets[mark] {
-			add = append(add, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark), Comment: p.targets[mark]})
+			in = append(in, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(mark), Comment: p.targets[mark]})
 		}
 	}
-	var steps []step
 	set := p.sets[setTargets].Set
-	if len(del) > 0 {
-		steps = append(steps, delElements{set, del})
+	if len(out) > 0 {
+		del = append(del, delElements{set, out})
 	}
-	if len(add) > 0 {
-		steps = append(steps, addElements{set, add})
+	if len(in) > 0 {
+		add = append(add, addElements{set, in})
 	}
-	return steps
+	return del, add
 }
 
 // removals take rules first, as they refer to sets, then sets, whose elements refer to chains.
