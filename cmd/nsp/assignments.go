@@ -17,7 +17,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
-func newWatchAssignments() *cobra.Command {
+func newWatchAssignments(how reach) *cobra.Command {
 	var conn *connection
 	var out *output
 	var address string
@@ -51,7 +51,7 @@ func newWatchAssignments() *cobra.Command {
 			return conn.completePods(cmd, args)
 		},
 	}
-	conn, out = addConnection(cmd), addOutput(cmd)
+	conn, out = addConnectionTo(cmd, how), addOutput(cmd)
 	cmd.Flags().StringVar(&address, "address", "", "address of the pod in the cluster, instead of its name")
 	return cmd
 }

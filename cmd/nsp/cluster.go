@@ -168,13 +168,7 @@ func podFacts(p *corev1.Pod) explain.PodFacts {
 }
 
 func serviceFacts(s *corev1.Service) explain.ServiceFacts {
-	f := explain.ServiceFacts{Service: kube.ServiceOf(s), Selector: s.Spec.Selector}
-	for _, p := range s.Spec.Ports {
-		f.Ports = append(f.Ports, explain.Port{
-			Port: uint16(p.Port), Target: uint16(p.TargetPort.IntValue()), Protocol: strings.ToLower(string(p.Protocol)),
-		})
-	}
-	return f
+	return explain.ServiceFacts{Service: kube.ServiceOf(s), Selector: s.Spec.Selector}
 }
 
 func sliceFacts(s *discoveryv1.EndpointSlice) explain.SliceFacts {

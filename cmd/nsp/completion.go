@@ -131,12 +131,10 @@ func (c *connection) subjectNames(cmd *cobra.Command, a *clusterAccess, kind exp
 		}
 		return names
 	}
-	if api, err := a.open(); err == nil {
-		if kind == explain.Pod {
-			names = api.podNames(ctx, namespace)
-		} else {
-			names = api.serviceNames(ctx, namespace)
-		}
+	if api, err := a.open(); err == nil && kind == explain.Pod {
+		names = api.podNames(ctx, namespace)
+	} else if err == nil {
+		names = api.serviceNames(ctx, namespace)
 	}
 	if len(names) > 0 {
 		return names
@@ -146,14 +144,38 @@ func (c *connection) subjectNames(cmd *cobra.Command, a *clusterAccess, kind exp
 		return nil
 	}
 	for _, p := range resp.GetPools() {
-		if kind == explain.Service && p.GetNamespace() == namespace {
-			names = append(names, p.GetName())
-		}
-		for _, m := range p.GetMembers() {
-			if kind == explain.Pod && m.GetNamespace() == namespace && m.GetPod() != "" {
-				names = append(names, m.GetPod())
-			}
+		names = append(names, namesIn(p, kind, namespace)...)
+	}
+	return names
+}
+
+// namesIn are the names of a kind that a pool has, in a namespace.
+func namesIn(p *targetpoolv1.PoolInfo, kind explain.Kind, namespace string) (names []string) {
+	if kind == explain.Service && p.GetNamespace() == namespace {
+		return []string{p.GetName()}
+	}
+	for _, m := range p.GetMembers() {
+		if kind == explain.Pod && m.GetNamespace() == namespace && m.GetPod() != "" {
+			names = append(names, m.GetPod())
 		}
 	}
 	return names
+}
+
+// completeParts offers the parts of the names of all streams for a flag.
+func (c *connection) completeParts(cmd *cobra.Command, flag string, part func(*targetpoolv1.Stream) string) {
+	c.completeFlag(cmd, flag, func(cmd *cobra.Command, _ []string) ([]string, cobra.ShellCompDirective) {
+		return c.completeNames(cmd, nil, part)
+	})
+}
+
+func (c *connection) completeFlag(
+	cmd *cobra.Command, flag string, names func(*cobra.Command, []string) ([]string, cobra.ShellCompDirective),
+) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return names(cmd, nil)
+	})
+	if err != nil {
+		panic(err) // the flag does not exist
+	}
 }

@@ -26,15 +26,63 @@ type connection struct {
 	caFile, certFile, keyFile, hostName string
 	spiffeSocket                        string
 	timeout                             time.Duration
+	// forward is how the NSP is reached where server is empty; nil is not at all.
+	forward *forwarding
+}
+
+// reach is how the commands of a program find the NSP: by its address, or, as a plugin of kubectl, through the API server.
+type reach bool
+
+const (
+	byAddress reach = false
+	byForward reach = true
+)
+
+// example writes command lines as they are typed.
+func (r reach) example(lines ...string) string {
+	prefix := "  nsp "
+	out := []string{"  kubectl port-forward svc/nsp-service 7778 &"}
+	if r == byForward {
+		prefix, out = "  kubectl targetpool ", nil
+	}
+	for _, l := range lines {
+		out = append(out, prefix+l)
+	}
+	return strings.Join(out, "\n")
+}
+
+// addReach adds the flags with which a command finds the NSP and the cluster.
+func addReach(cmd *cobra.Command, how reach) (*connection, *clusterAccess) {
+	c := addConnection(cmd, how)
+	a := addCluster(cmd)
+	if how == byForward {
+		c.forward = &forwarding{cluster: a}
+		cmd.Flags().StringVar(&c.forward.namespace, "nsp-namespace", "",
+			"namespace of the NSP; empty is the one that the Services of --namespace name, else that namespace itself")
+	}
+	return c, a
 }
 
 // maxAnswer bounds the answer of an Inspector: it is not chunked.
 const maxAnswer = 256 << 20
 
-func addConnection(cmd *cobra.Command) *connection {
+// addConnectionTo is for commands that need the cluster for nothing else.
+func addConnectionTo(cmd *cobra.Command, how reach) *connection {
+	if how == byAddress {
+		return addConnection(cmd, how)
+	}
+	c, _ := addReach(cmd, how)
+	return c
+}
+
+func addConnection(cmd *cobra.Command, how reach) *connection {
 	c := &connection{}
 	f := cmd.Flags()
-	f.StringVar(&c.server, "server", "localhost:7778", "address of the NSP")
+	if how == byForward {
+		f.StringVar(&c.server, "nsp-address", "", "address of the NSP; empty forwards a port to it through the API server")
+	} else {
+		f.StringVar(&c.server, "server", "localhost:7778", "address of the NSP")
+	}
 	f.StringVar(&c.caFile, "tls-ca-file", "", "CA of the server's certificate, PEM; any --tls-* flag turns TLS on")
 	f.StringVar(&c.certFile, "tls-cert-file", "", "certificate to show to the server, PEM")
 	f.StringVar(&c.keyFile, "tls-key-file", "", "private key of that certificate, PEM")
@@ -46,7 +94,7 @@ func addConnection(cmd *cobra.Command) *connection {
 
 func (c *connection) validate() error {
 	switch {
-	case c.server == "":
+	case c.server == "" && c.forward == nil:
 		return usageError{errors.New("--server is empty: write host:port, as localhost:7778")}
 	case c.timeout <= 0:
 		return usageError{fmt.Errorf("--timeout is %s: choose a duration above 0, as 10s", c.timeout)}
@@ -94,11 +142,37 @@ func (c *connection) tlsCredentials() (credentials.TransportCredentials, error) 
 	return credentials.NewTLS(cfg), nil
 }
 
+// open makes the NSP reachable where it has to be; close is called at the end.
+func (c *connection) open(ctx context.Context) (closeIt func(), err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if c.server != "" {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	address, namespace, stop, err := c.forward.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.tls() && c.hostName == "" {
+		c.hostName = nspService + "." + namespace
+	}
+	c.server = address
+	return func() {
+		c.server = ""
+		stop()
+	}, nil
+}
+
 // inspect asks the Inspector of the NSP something, within the timeout.
 func (c *connection) inspect(ctx context.Context, ask func(context.Context, targetpoolv1.InspectorClient) error) error {
-	if err := c.validate(); err != nil {
+	done, err := c.open(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	creds, stop, err := c.credentials(ctx)
 	if err != nil {
 		return err

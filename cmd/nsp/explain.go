@@ -20,7 +20,7 @@ type explainFlags struct {
 	check bool
 }
 
-func newExplain() *cobra.Command {
+func newExplain(how reach) *cobra.Command {
 	var conn *connection
 	var cluster *clusterAccess
 	var out *output
@@ -31,10 +31,7 @@ func newExplain() *cobra.Command {
 		Long: "Follow a target from the label on its Service to the load balancer: every step with a tick or a cross, and what to do about\n" +
 			"the first cross. It asks a running NSP and the API server, and says where the two do not agree. A pod is asked for by its\n" +
 			"name, a Service likewise, a registered target by an address of the secondary network.",
-		Example: "  kubectl port-forward svc/nsp-service 7778 &\n" +
-			"  nsp explain pod/web-0 -n red\n" +
-			"  nsp explain service/web -n red -o json | jq -r .verdict\n" +
-			"  nsp explain target/172.16.0.7",
+		Example: how.example("explain pod/web-0 -n red", "explain service/web -n red -o json | jq -r .verdict", "explain target/172.16.0.7"),
 		Args: func(_ *cobra.Command, args []string) error {
 			_, err := parseSubject(args)
 			return err
@@ -63,7 +60,8 @@ func newExplain() *cobra.Command {
 			return conn.completeSubjects(cmd, cluster, args, word)
 		},
 	}
-	conn, cluster, out = addConnection(cmd), addCluster(cmd), addOutput(cmd)
+	conn, cluster = addReach(cmd, how)
+	out = addOutput(cmd)
 	cmd.Flags().BoolVar(&flags.check, "check", false, "fail unless the target takes traffic")
 	return cmd
 }

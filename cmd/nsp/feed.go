@@ -15,7 +15,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
-func newWatchFeed() *cobra.Command {
+func newWatchFeed(how reach) *cobra.Command {
 	var conn *connection
 	var out *output
 	cmd := &cobra.Command{
@@ -46,7 +46,7 @@ func newWatchFeed() *cobra.Command {
 			return conn.completeConduits(cmd, args)
 		},
 	}
-	conn, out = addConnection(cmd), addOutput(cmd)
+	conn, out = addConnectionTo(cmd, how), addOutput(cmd)
 	return cmd
 }
 

@@ -99,7 +99,7 @@ func TestNothingToShow(t *testing.T) {
 	addr := serve(t, &fake{})
 	r := command(t, "pools", "--server", addr)
 	require.Equal(t, ran{stderr: "No Service is a pool. One that bears the label service.kubernetes.io/service-proxy-name=meridio-target-pool-service is.\n"}, r)
-	require.Equal(t, ran{stderr: "Nothing is registered there.\n"}, command(t, "targets", "--server", addr))
+	require.Equal(t, ran{stderr: "Nothing like that is registered.\n"}, command(t, "targets", "--server", addr))
 	r = command(t, "pools", "-o", "json", "--server", addr)
 	require.JSONEq(t, `{"pools": []}`, r.stdout)
 	fails(t, exitFailed, []string{"pools", "red/web", "blue/db", "--server", addr}, "no Service red/web is a pool", "no Service blue/db is a pool")

@@ -17,14 +17,9 @@ func poolTable(b brush, pools []*targetpoolv1.PoolInfo, wide bool) *table {
 	}
 	t.add(head...)
 	for _, p := range pools {
-		ready, active := 0, 0
-		for _, m := range p.GetMembers() {
-			ready += one(!m.GetWithheld() && m.GetCondition() == "Ready")
-			active += one(!m.GetWithheld() && m.GetState() == "ACTIVE")
-		}
 		row := []string{
 			p.GetNamespace(), p.GetName(), streamName(p.GetStream(), p.GetNamespace()), b.good(p.GetAccepted()),
-			orDash(p.GetReason()), strconv.Itoa(len(p.GetMembers())), strconv.Itoa(ready), strconv.Itoa(active),
+			orDash(p.GetReason()), strconv.Itoa(len(p.GetMembers())), strconv.Itoa(readyMembers(p)), strconv.Itoa(activeMembers(p)),
 		}
 		if wide {
 			row = append(row, orDash(p.GetAssignment()), orDash(p.GetDraining()), panicCell(p),
@@ -33,6 +28,20 @@ func poolTable(b brush, pools []*targetpoolv1.PoolInfo, wide bool) *table {
 		t.add(row...)
 	}
 	return t
+}
+
+func readyMembers(p *targetpoolv1.PoolInfo) (n int) {
+	for _, m := range p.GetMembers() {
+		n += one(!m.GetWithheld() && m.GetCondition() == "Ready")
+	}
+	return n
+}
+
+func activeMembers(p *targetpoolv1.PoolInfo) (n int) {
+	for _, m := range p.GetMembers() {
+		n += one(!m.GetWithheld() && m.GetState() == "ACTIVE")
+	}
+	return n
 }
 
 func one(yes bool) int {

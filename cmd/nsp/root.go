@@ -29,7 +29,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return cli.Execute(ctx, newRoot(), args, stdout, stderr) //nolint:contextcheck // cobra hands the context to the command
+	root, args := program(args)
+	return cli.Execute(ctx, root, args, stdout, stderr) //nolint:contextcheck // cobra hands the context to the command
 }
 
 func newRoot() *cobra.Command {
@@ -52,7 +53,7 @@ func newRoot() *cobra.Command {
 	}
 	beTrench(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newTrench(), newController(), newPools(), newTargets(), newExplain(), newWatch(), newImport(), newExport(), newVersion())
+	root.AddCommand(newNamespace(), newTrench(), newController(), newPools(byAddress), newTargets(byAddress), newExplain(byAddress), newWatch(byAddress), newImport(), newExport(), newVersion())
 	return root
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,30 +14,26 @@ import (
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 )
 
-func newTargets() *cobra.Command {
+func newTargets(how reach) *cobra.Command {
 	var conn *connection
 	var out *output
+	var filter targetFilter
 	cmd := &cobra.Command{
 		Use:   "targets [trench[/conduit[/stream]]]",
 		Short: "Show the registrations and what load balancers are told of them",
 		Long: "Show the registrations of a running NSP: what the targets asked for, which pod they belong to, and what load balancers\n" +
 			"are told of them, with the reason.",
-		Example: "  nsp targets\n" +
-			"  nsp targets trench-a/load-balancer/stream-1 -o wide\n" +
-			"  nsp targets trench-a -o json | jq '.targets[] | select(.state != \"STATE_ACTIVE\")'",
+		Example: how.example("targets", "targets trench-a/load-balancer/stream-1 -o wide", "targets --state=inactive --sort-by=caused",
+			"targets --service=red/web", "targets trench-a -o json | jq '.targets[] | select(.state != \"STATE_ACTIVE\")'"),
 		Args: func(_ *cobra.Command, args []string) error {
 			_, err := parseStream(args)
 			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := out.validate(); err != nil {
+			if err := errors.Join(out.validate(), filter.validate()); err != nil {
 				return err
 			}
-			s, err := parseStream(args)
-			if err != nil {
-				return err
-			}
-			resp, err := conn.targets(cmd.Context(), s)
+			resp, err := conn.filteredTargets(cmd.Context(), args, &filter)
 			if err != nil {
 				return err
 			}
@@ -46,8 +43,30 @@ func newTargets() *cobra.Command {
 			return conn.completeStreams(cmd, args)
 		},
 	}
-	conn, out = addConnection(cmd), addOutput(cmd)
+	conn, out = addConnectionTo(cmd, how), addOutput(cmd)
+	filter.addTo(conn, cmd)
 	return cmd
+}
+
+func (c *connection) filteredTargets(ctx context.Context, args []string, filter *targetFilter) (*targetpoolv1.ListTargetsResponse, error) {
+	s, err := parseStream(args)
+	if err != nil {
+		return nil, err
+	}
+	var pools []*targetpoolv1.PoolInfo
+	if filter.service != "" {
+		resp, err := c.pools(ctx, []string{filter.service})
+		if err != nil {
+			return nil, err
+		}
+		pools = resp.GetPools()
+	}
+	resp, err := c.targets(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	filter.apply(resp, pools)
+	return resp, nil
 }
 
 // parseStream reads the part of a stream's name that is given; none is all.
@@ -80,7 +99,7 @@ func printTargets(cmd *cobra.Command, out *output, resp *targetpoolv1.ListTarget
 		return out.message(w, resp)
 	}
 	if len(resp.GetTargets()) == 0 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Nothing is registered there.")
+		fmt.Fprintln(cmd.ErrOrStderr(), "Nothing like that is registered.")
 		return nil
 	}
 	return targetTable(brushFor(w), resp.GetTargets(), out.wide()).print(w)

@@ -10,14 +10,14 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
-func newWatch() *cobra.Command {
+func newWatch(how reach) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "See what an NSP tells load balancers or sidecars, as it happens",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newWatchFeed(), newWatchAssignments())
+	cmd.AddCommand(newWatchFeed(how), newWatchAssignments(how))
 	return cmd
 }
 
@@ -30,9 +30,11 @@ type watching interface {
 // watch runs a watch until ctx ends. What goes wrong before the first answer is an error; later interruptions are logged,
 // and the client connects again.
 func (c *connection) watch(cmd *cobra.Command, begin func(*client.Client) (watching, error)) error {
-	if err := c.validate(); err != nil {
+	done, err := c.open(cmd.Context())
+	if err != nil {
 		return err
 	}
+	defer done()
 	creds, stop, err := c.credentials(cmd.Context())
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
@@ -20,6 +21,9 @@ func FromEnvironment(flags *pflag.FlagSet) error {
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := variableOf(f.Name)
 		value, ok := os.LookupEnv(name)
+		if _, not := f.Annotations[notFromEnvironment]; not {
+			return
+		}
 		if !ok || f.Changed || f.Name == "help" || f.Name == "version" {
 			return
 		}
@@ -31,6 +35,16 @@ func FromEnvironment(flags *pflag.FlagSet) error {
 		return UsageError{err}
 	}
 	return nil
+}
+
+// notFromEnvironment marks flags that have no variable.
+const notFromEnvironment = "not-from-environment"
+
+// NotFromEnvironment takes its variable from a flag.
+func NotFromEnvironment(cmd *cobra.Command, flag string) {
+	if err := cmd.Flags().SetAnnotation(flag, notFromEnvironment, nil); err != nil {
+		panic(err) // the flag does not exist
+	}
 }
 
 // variableOf is the environment variable of a flag.

@@ -167,8 +167,8 @@ func blocked(f *Facts) {
 // Warnings stop nothing.
 func TestWarnings(t *testing.T) {
 	for name, tt := range map[string]breaks{
-		"port":     {"", func(f *Facts) { f.Cluster.Services[0].Ports[0] = Port{Port: 443, Protocol: "tcp"} }, StepPorts, []string{"443/tcp"}},
-		"protocol": {"", func(f *Facts) { f.Cluster.Services[0].Ports[0].Protocol = "udp" }, StepPorts, []string{"80/udp"}},
+		"port":     {"", func(f *Facts) { f.Cluster.Services[0].Ports[0] = pool.Port{Number: 443, Protocol: "TCP"} }, StepPorts, []string{"TCP 443"}},
+		"protocol": {"", func(f *Facts) { f.Cluster.Services[0].Ports[0].Protocol = "UDP" }, StepPorts, []string{"UDP 80"}},
 		"no flow":  {"", func(f *Facts) { f.Cluster.Trenches[TrenchName{"red", "trench-a"}].Config.Flows[0].Stream = "s2" }, StepPorts, []string{"no flows"}},
 		"API away": {"", func(f *Facts) {
 			f.Process.Namespaces["red"] = NamespaceFacts{Synced: true, Err: "refused", Age: time.Minute}

@@ -82,14 +82,6 @@ type PodFacts struct {
 type ServiceFacts struct {
 	pool.Service
 	Selector map[string]string
-	Ports    []Port
-}
-
-// Port is a port of a Service. Target is the number on the pod; 0 where that is a name.
-type Port struct {
-	Port, Target uint16
-	// Protocol in lower case, as flows have it.
-	Protocol string
 }
 
 // SliceFacts is an EndpointSlice that names one of the Services.

@@ -17,7 +17,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var (
 	now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	s1  = stream.Key{Namespace: "red", Trench: "trench-a", Conduit: "lb", Name: "s1"}
-	web = pool.Ref{Namespace: "red", Name: "web"}
 )
 
 // healthy are facts of a pod web-0 of a Service web that takes traffic.
@@ -42,8 +41,9 @@ func healthyIn(namespace string) Facts {
 			Services: []ServiceFacts{{
 				Service: pool.Service{
 					Ref: ref, UID: "s-web", Created: now.Add(-time.Hour), Labels: labels, Type: "ClusterIP", HasSelector: true,
+					Ports: []pool.Port{{Number: 80, Target: 8080, Protocol: "TCP"}},
 				},
-				Selector: map[string]string{"app": "web"}, Ports: []Port{{Port: 80, Target: 8080, Protocol: "tcp"}},
+				Selector: map[string]string{"app": "web"},
 			}},
 			Slices: []SliceFacts{{Marked: true, Owned: true, Slice: pool.Slice{
 				Namespace: namespace, Name: "web-x", Service: "web", OwnerUID: "s-web", Version: 7, AddressType: "IPv4",

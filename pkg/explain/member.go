@@ -15,27 +15,26 @@ func (p *path) listed() Step {
 	if p.want == nil && p.have == nil || p.want != nil && !p.want.Accepted {
 		return skip(id, title)
 	}
-	known, here := p.x.f.Cluster.Err == "", p.wantMember != nil
-	there := p.haveMember != nil
-	switch {
-	case known && !here && there:
+	if p.x.f.Cluster.Err == "" && p.wantMember == nil {
 		s := p.unlisted()
-		s.Differs = fmt.Sprintf("the NSP still has pod %s as a member of %s, the cluster has not", p.pod.Name, p.service.Ref)
+		if p.haveMember != nil {
+			s.Differs = fmt.Sprintf("the NSP still has pod %s as a member of %s, the cluster has not", p.pod.Name, p.service.Ref)
+		}
 		return s
-	case known && !here:
-		return p.unlisted()
-	case p.process == nil && known:
+	}
+	switch {
+	case p.haveMember != nil:
+		return pass(id, title, "%s", orNone(strings.Join(p.haveMember.Addresses, ", "), "an EndpointSlice lists it"))
+	case p.process == nil && p.wantMember != nil:
 		return pass(id, title, "an EndpointSlice lists it")
 	case p.process == nil:
 		return unknown(id, title, "neither the cluster nor the NSP says")
-	case !there && p.have != nil && p.have.Accepted:
-		s := stop(id, title, "the NSP does not have it as a member", "wait a moment and ask again; else look at the log of the NSP")
-		s.Differs = fmt.Sprintf("an EndpointSlice of %s lists pod %s, the NSP does not have it", p.service.Ref, p.pod.Name)
-		return s
-	case !there:
+	case p.have == nil || !p.have.Accepted:
 		return skip(id, title)
 	}
-	return pass(id, title, "%s", orNone(strings.Join(p.haveMember.Addresses, ", "), "an EndpointSlice lists it"))
+	s := stop(id, title, "the NSP does not have it as a member", "wait a moment and ask again; else look at the log of the NSP")
+	s.Differs = fmt.Sprintf("an EndpointSlice of %s lists pod %s, the NSP does not have it", p.service.Ref, p.pod.Name)
+	return s
 }
 
 func (p *path) unlisted() Step {

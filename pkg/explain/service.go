@@ -100,27 +100,40 @@ func (p *path) permitted() Step {
 	if p.service.Namespace == p.nsp {
 		return pass(id, title, "it is the trench's own namespace")
 	}
-	granted, known := p.granted()
-	refused := p.have != nil && p.have.Reason == pool.ReasonNotPermitted
-	ask := fmt.Sprintf("ask the owner of trench %s for a TargetGrant in namespace %s that names namespace %s: see docs/permissions.md",
-		p.key.Trench, p.nsp, p.service.Namespace)
-	switch {
-	case known && !granted && p.have != nil && p.have.Accepted:
-		s := stop(id, title, "nothing grants it any more", ask)
-		s.Differs = fmt.Sprintf("the NSP still acts on a grant for namespace %s that is gone", p.service.Namespace)
-		return s
-	case known && !granted:
-		return stop(id, title, fmt.Sprintf("nothing in namespace %s grants namespace %s stream %s", p.nsp, p.service.Namespace, p.key), ask)
-	case known && refused:
-		s := stop(id, title, "there is a grant, and the NSP has not taken it in", "look at the log of the NSP: may it watch TargetGrants?")
-		s.Differs = fmt.Sprintf("the cluster has a grant for namespace %s that the NSP does not know", p.service.Namespace)
-		return s
-	case refused:
-		return stop(id, title, p.have.Message, ask)
-	case known || p.have != nil && p.have.Accepted:
-		return pass(id, title, "a grant in namespace %s", p.nsp)
+	if granted, known := p.granted(); known {
+		return p.permittedBy(granted)
 	}
-	return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr, p.x.f.Cluster.Err))
+	switch {
+	case p.have == nil:
+		return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr, p.x.f.Cluster.Err))
+	case p.have.Reason == pool.ReasonNotPermitted:
+		return stop(id, title, p.have.Message, p.askForGrant())
+	}
+	return pass(id, title, "as far as the NSP says")
+}
+
+func (p *path) askForGrant() string {
+	return fmt.Sprintf("ask the owner of trench %s for a TargetGrant in namespace %s that names namespace %s: see docs/permissions.md",
+		p.key.Trench, p.nsp, p.service.Namespace)
+}
+
+// permittedBy compares what the cluster grants with what the process makes of it.
+func (p *path) permittedBy(granted bool) Step {
+	id, title := StepPermitted, titles[StepPermitted]
+	var s Step
+	switch refused := p.have != nil && p.have.Reason == pool.ReasonNotPermitted; {
+	case granted && refused:
+		s = stop(id, title, "there is a grant, and the NSP has not taken it in", "look at the log of the NSP: may it watch TargetGrants?")
+		s.Differs = fmt.Sprintf("the cluster has a grant for namespace %s that the NSP does not know", p.service.Namespace)
+	case granted:
+		s = pass(id, title, "by a grant in namespace %s", p.nsp)
+	default:
+		s = stop(id, title, fmt.Sprintf("nothing in namespace %s grants namespace %s stream %s", p.nsp, p.service.Namespace, p.key), p.askForGrant())
+		if p.have != nil && p.have.Accepted {
+			s.Differs = fmt.Sprintf("the NSP still acts on a grant for namespace %s that is gone", p.service.Namespace)
+		}
+	}
+	return s
 }
 
 func (p *path) granted() (granted, known bool) {
@@ -296,4 +309,31 @@ func (p *path) current() Step {
 	}
 	return Step{ID: id, Title: title, Status: Warn, Detail: list(late), Differs: strings.Join(late, "; "),
 		Advice: "a moment is normal: ask again; else the NSP has lost the API server, see metric nsp_namespace_state_age_seconds"}
+}
+
+// ports is a warning at most: Kubernetes demands ports of a Service, and here they are informative.
+func (p *path) ports() Step {
+	id, title := StepPorts, titles[StepPorts]
+	if s, unread := p.unread(id); unread {
+		return s
+	}
+	t := p.x.f.Cluster.Trenches[TrenchName{p.nsp, p.key.Trench}]
+	if p.key == (stream.Key{}) || t.Config == nil {
+		return skip(id, title)
+	}
+	var flows []pool.Flow
+	for _, f := range t.Config.Flows {
+		if f.Stream == p.key.Name {
+			flows = append(flows, pool.Flow{Name: f.Name, Protocols: f.Protocols, Ports: f.DestinationPortRanges})
+		}
+	}
+	unmet := pool.Unmet(p.service.Ports, flows)
+	switch {
+	case len(flows) == 0:
+		return Step{ID: id, Title: title, Status: Warn, Detail: "the stream has no flows, so it gets no traffic", Advice: "make a Flow that names the stream"}
+	case len(unmet) > 0:
+		return Step{ID: id, Title: title, Status: Warn, Detail: "no flow of the stream takes port " + list(unmet),
+			Advice: "correct the ports of the Service, or the flows; traffic follows the flows, so this only warns"}
+	}
+	return pass(id, title, "%s of the Service, %s of the stream", plural(len(p.service.Ports), "port"), plural(len(flows), "flow"))
 }
