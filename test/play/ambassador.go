@@ -30,6 +30,8 @@ type AmbassadorConfig struct {
 	Draw func(stream string, free []uint32) uint32
 	// OnStatus, if set, is told of each status that a stream has in the list, and of "removed". It must not call back.
 	OnStatus func(stream, status string)
+	// OnCall, if set, is told of each stream that it is asked to open or to close. It must not call back.
+	OnCall func(open bool, stream string)
 }
 
 // Ambassador is a TAPA of Meridio 1.x with the socket that its application uses. It opens in the background, closes in the background
@@ -102,6 +104,7 @@ func (a *Ambassador) Kill() {
 
 // Open implements ambassadorv1.TapServer.
 func (a *Ambassador) Open(_ context.Context, s *ambassadorv1.Stream) (*emptypb.Empty, error) {
+	a.called(true, s)
 	a.tap.Lock()
 	defer a.tap.Unlock()
 	trench, name := s.GetConduit().GetTrench().GetName(), s.GetConduit().GetName()
@@ -165,8 +168,15 @@ func leftName(s *ambassadorv1.Stream) string { return s.GetConduit().GetName() +
 
 // Close implements ambassadorv1.TapServer.
 func (a *Ambassador) Close(_ context.Context, s *ambassadorv1.Stream) (*emptypb.Empty, error) {
+	a.called(false, s)
 	a.running.Go(func() { a.close(s) })
 	return &emptypb.Empty{}, nil
+}
+
+func (a *Ambassador) called(open bool, s *ambassadorv1.Stream) {
+	if a.cfg.OnCall != nil {
+		a.cfg.OnCall(open, s.GetName())
+	}
 }
 
 func (a *Ambassador) close(s *ambassadorv1.Stream) {

@@ -23,6 +23,8 @@ type SidecarConfig struct {
 	Dir string
 	// Netns is the network namespace to run in, a name of ip-netns; empty is the present one.
 	Netns string
+	// Thread, if set, is called first on the thread that starts the program, as that of process.Config.
+	Thread func() error
 	// Args are added to the command line.
 	Args []string
 }
@@ -60,7 +62,7 @@ func (s *Sidecar) Start() error {
 	if s.cfg.Netns != "" {
 		path, args = "ip", append([]string{"netns", "exec", s.cfg.Netns, s.binary}, args...)
 	}
-	s.process, err = process.Start(process.Config{Path: path, Args: args, Output: log})
+	s.process, err = process.Start(process.Config{Path: path, Args: args, Output: log, Thread: s.cfg.Thread})
 	return err
 }
 

@@ -108,7 +108,7 @@ func (s *screen) flip(r flipResult) {
 		done = "stream open"
 	}
 	const row = "     %-24s %13s %12s %13s %8s %8s %8s"
-	s.line(s.paint(dim, fmt.Sprintf(row, "ms since status patch", "EndpointSlice", "sidecar told", done, "first LB", "last LB", oldLB)))
+	s.line(s.paint(dim, fmt.Sprintf(row, "ms since status patch", "EndpointSlice", "sidecar", done, "first LB", "last LB", oldLB)))
 	for _, side := range []struct {
 		name string
 		stages
@@ -139,7 +139,7 @@ func (w *world) summary() {
 		}
 		w.screen.summary(flip{ready: to}, on, off)
 	}
-	w.screen.text("  ", dim, "Without the fast path a real sidecar also tears down or sets up an interface at each flip; "+
+	w.screen.text("  ", dim, "Without the fast path a real TAPA also tears down or sets up an interface at each flip; "+
 		"the one here does not, and it is on the same machine.")
 	w.screen.line("")
 }

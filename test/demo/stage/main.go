@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/nordix/meridio-nsp/test/netns"
 )
 
 // Config says where the demo plays. Out must be set.
@@ -56,7 +58,7 @@ func Run(ctx context.Context, cfg Config) int {
 }
 
 func run(ctx context.Context, cfg Config, out *screen) error {
-	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress()}
+	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress(), real: netns.Available() == nil}
 	defer w.close()
 	if err := w.open(ctx); err != nil {
 		return err

@@ -41,7 +41,9 @@ type side struct {
 	client      *client.Client
 	slices      *play.Slices
 	lbs         map[string]interface{ Live() bool }
-	closers     []func()
+	// real is whether pods have the sidecar program, in network namespaces of their own.
+	real    bool
+	closers []func()
 
 	mu   sync.Mutex
 	pods map[string]*pod
@@ -56,9 +58,9 @@ type pod struct {
 }
 
 // openSide starts everything but pods. args are for the namespace process. What is returned must be closed, also after an error.
-func openSide(ctx context.Context, c *cluster.Cluster, name string, args ...string) (*side, error) {
+func openSide(ctx context.Context, w *world, name string, args ...string) (*side, error) {
 	s := &side{
-		name: name, cluster: c, journal: newJournal(), lbs: make(map[string]interface{ Live() bool }),
+		name: name, cluster: w.cluster, real: w.real, journal: newJournal(), lbs: make(map[string]interface{ Live() bool }),
 		pods: make(map[string]*pod), byIP: make(map[string]string),
 	}
 	if err := s.startNSP(ctx, args); err != nil {
@@ -75,7 +77,7 @@ func (s *side) startNSP(ctx context.Context, args []string) error {
 		return err
 	}
 	s.onClose(s.dropNamespace)
-	values := chart.Values{"trenches": map[string]any{"managedBy": "chart", "list": []any{map[string]any{"name": trenchName}}}}
+	values := chart.Values{"authorisation": "none", "trenches": map[string]any{"managedBy": "chart", "list": []any{map[string]any{"name": trenchName}}}}
 	if err := chart.Install(ctx, s.cluster, s.name, values); err != nil {
 		return err
 	}
@@ -214,22 +216,36 @@ func (s *side) addPod(ctx context.Context, name string, labels map[string]string
 	if dual {
 		addresses = append(addresses, fmt.Sprintf("fd00::%d/64", number))
 	}
-	conn, err := s.nsp.Dial()
+	s.bears(name, addresses)
+	give := s.playedSidecar
+	if s.real {
+		give = s.realSidecar
+	}
+	made, err := give(ctx, workload{name, string(p.UID), addresses})
 	if err != nil {
 		return err
+	}
+	s.has(name, made)
+	return nil
+}
+
+// playedSidecar is sidecar and TAPA in one, and registers at the namespace process.
+func (s *side) playedSidecar(_ context.Context, of workload) (*pod, error) {
+	conn, err := s.nsp.Dial()
+	if err != nil {
+		return nil, err
 	}
 	s.onClose(func() { _ = conn.Close() })
 	tapa, err := play.NewTAPA(play.TAPAConfig{
-		Client: s.client, Conn: conn, Namespace: s.name, Pod: name, PodUID: string(p.UID), Addresses: addresses,
+		Client: s.client, Conn: conn, Namespace: s.name, Pod: of.name, PodUID: of.uid, Addresses: of.addresses,
 		OnEvent: func(ev play.TAPAEvent) { s.holderSays("sidecar", ev) },
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.bears(name, addresses, &pod{stop: s.background(tapa.Run), holds: func(stream string) bool {
+	return &pod{stop: s.background(tapa.Run), holds: func(stream string) bool {
 		return slices.Contains(tapa.Open(), trenchName+"/"+conduit+"/"+stream)
-	}})
-	return nil
+	}}, nil
 }
 
 // addOldPod makes a pod with a TAPA of Meridio 1.x that calls the trench process from the pod's address, which is that of this
@@ -254,7 +270,8 @@ func (s *side) addOldPod(ctx context.Context, name string, labels map[string]str
 		Conn: conn, Trench: trenchName, Conduit: conduit, Addresses: addresses,
 		OnEvent: func(ev play.TAPAEvent) { ev.Pod = name; s.holderSays("old TAPA", ev) },
 	})
-	s.bears(name, addresses, &pod{
+	s.bears(name, addresses)
+	s.has(name, &pod{
 		stop: s.background(tapa.Run), old: tapa, holds: func(stream string) bool { return tapa.Identifier(stream) != 0 },
 	})
 	return nil
@@ -272,12 +289,18 @@ func hostAddress() netip.Addr {
 	return netip.Addr{}
 }
 
-func (s *side) bears(name string, addresses []string, p *pod) {
+// bears notes the addresses of a pod, before anybody can hear of them.
+func (s *side) bears(name string, addresses []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range addresses {
 		s.byIP[a] = name
 	}
+}
+
+func (s *side) has(name string, p *pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.pods[name] = p
 }
 

@@ -25,6 +25,8 @@ type world struct {
 	cluster *cluster.Cluster
 	// hostAddress is one that a played pod can call from; invalid on a machine that has none.
 	hostAddress netip.Addr
+	// real is whether there are network namespaces, so that the real sidecar and real packets can be shown.
+	real bool
 	// red has the fast path, blue has not.
 	red, blue *side
 	// began is when the current scene began.
@@ -51,17 +53,17 @@ type step struct {
 
 func (w *world) steps(ctx context.Context) []step {
 	return []step{
-		{"building the nsp program", func() error { _, err := play.Build(ctx); return err }},
+		{"building the programs", func() error { _, err := play.Build(ctx); return err }},
 		{"starting etcd, API server and controller manager", func() (err error) {
 			w.cluster, err = cluster.Start(ctx, cluster.Config{Log: w.log})
 			return err
 		}},
 		{"installing the chart into namespace red, starting its processes", func() (err error) {
-			w.red, err = openSide(ctx, w.cluster, "red")
+			w.red, err = openSide(ctx, w, "red")
 			return err
 		}},
 		{"the same in namespace blue, with the fast path off", func() (err error) {
-			w.blue, err = openSide(ctx, w.cluster, "blue", "--readiness-push=false", "--assignment=ready")
+			w.blue, err = openSide(ctx, w, "blue", "--readiness-push=false", "--assignment=ready")
 			return err
 		}},
 		{"creating six pods with sidecars in each", func() error {
@@ -81,8 +83,7 @@ func (w *world) introduce() {
 		{"red", "a namespace with a real nsp process, under the permissions that the chart gives"},
 		{"blue", "the same without the fast path: a load balancer learns that a pod is not ready only when the pod's sidecar, " +
 			"told by the nsp, has closed its stream (--readiness-push=false --assignment=ready)"},
-		{"pods", "web-1..4 and api-1..2; each has a sidecar, which holds the streams that the nsp tells it to hold, and registers " +
-			"an address of a secondary network; api-2 has an IPv6 address too"},
+		{"pods", "web-1..4 and api-1..2, with an address of a secondary network; api-2 has an IPv6 address too. " + w.sidecars()},
 		{"lb-1 lb-2", "load balancers that watch the feed of the nsp"},
 		{"lb-old", "a load balancer of Meridio 1.x, unchanged: it watches nsp.v1 at the process of its trench, which passes on what the " +
 			"nsp says, and knows nothing of Services"},
@@ -91,6 +92,16 @@ func (w *world) introduce() {
 	} {
 		w.screen.text(fmt.Sprintf("  %-10s ", p.who), "", p.what)
 	}
+}
+
+// sidecars says what the sidecars of the pods are.
+func (w *world) sidecars() string {
+	if w.real {
+		return "Each has a network namespace with the real sidecar in it, which has a TAPA of Meridio 1.x open the streams that the nsp " +
+			"tells it to; the TAPA is a stand-in that registers as the original does, but makes no interface"
+	}
+	return "Each has a stand-in for sidecar and TAPA, which registers for the streams that the nsp tells it to hold; the real sidecar " +
+		"needs network namespaces, so run this as root"
 }
 
 // play plays a scene: it acts, waits until all that is expected holds, and shows who heard what.
