@@ -64,6 +64,10 @@ type Commit struct {
 	Inputs, Rows int
 	// Refused is how often the configuration of a trench was not asked for since the last turn: too many are known.
 	Refused int
+	// Events are when the EndpointSlice events that were taken in had arrived, oldest first, where they changed rows at all.
+	Events []time.Time
+	// Causes are when the cluster saw what changed the state of a target, for each one whose cause it dated.
+	Causes []time.Time
 }
 
 // Engine joins pools and registrations. See the package comment.
@@ -271,6 +275,13 @@ func (e *Engine) put(in input) bool {
 	return true
 }
 
+// Backlog is how many inputs wait to be taken in.
+func (e *Engine) Backlog() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.inbox)
+}
+
 func (e *Engine) take() []input {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -285,27 +296,17 @@ func (e *Engine) turn(batch []input) {
 		return
 	}
 	start := time.Now()
-	stirred := false
-	for _, in := range batch {
-		for _, ev := range in.events {
-			if g, ok := ev.(GrantsChanged); ok {
-				e.grants.Store(g.Grants)
-			}
-			e.state.apply(ev)
-			stirred = true
-		}
-		for _, c := range in.changes {
-			e.state.changed(c)
-			stirred = true
-		}
-	}
-	rows := 0
+	done := Commit{Waited: start.Sub(batch[0].at), Inputs: len(batch)}
+	stirred, events := e.apply(batch)
 	if stirred || !e.state.loaded {
 		e.state.loaded = true
 		// Nothing stale is told before it is known to be.
 		e.stale.Store(e.Stale() || e.state.stale())
-		rows = e.state.commit(&e.out).rows
+		st := e.state.commit(&e.out)
 		e.stale.Store(e.state.stale())
+		if done.Rows = st.rows; st.rows > 0 && len(events) > 0 {
+			done.Events, done.Causes = events, st.causes
+		}
 	}
 	for _, in := range batch {
 		if in.question != nil {
@@ -316,11 +317,30 @@ func (e *Engine) turn(batch []input) {
 		}
 	}
 	if e.state.cfg.Committed != nil {
-		e.state.cfg.Committed(Commit{
-			Waited: start.Sub(batch[0].at), Took: time.Since(start), Inputs: len(batch), Rows: rows, Refused: e.state.refused,
-		})
+		done.Took, done.Refused = time.Since(start), e.state.refused
+		e.state.cfg.Committed(done)
 		e.state.refused = 0
 	}
+}
+
+// apply takes inputs in. It tells whether there was anything but questions, and when the events of EndpointSlices had arrived.
+func (e *Engine) apply(batch []input) (stirred bool, slices []time.Time) {
+	for _, in := range batch {
+		for _, ev := range in.events {
+			switch ev := ev.(type) {
+			case GrantsChanged:
+				e.grants.Store(ev.Grants)
+			case SliceSet, SliceGone:
+				slices = append(slices, in.at)
+			}
+			e.state.apply(ev)
+		}
+		for _, c := range in.changes {
+			e.state.changed(c)
+		}
+		stirred = stirred || len(in.events)+len(in.changes) > 0
+	}
+	return stirred, slices
 }
 
 // stop answers whoever still waits.

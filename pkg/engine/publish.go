@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -34,6 +35,7 @@ type step struct {
 	// preferred says who of those that wait for an identifier comes before others.
 	preferred map[registry.Key]bool
 	rows      int
+	causes    []time.Time
 }
 
 // commit recomputes what is dirty and publishes it as one revision.
@@ -124,6 +126,9 @@ func (s *state) settle(r *record, out *outputs, st *step) {
 // note books the change of a row: in the lists that show it, and in the topics of its scope and of its conduit.
 func (s *state) note(last, now *Row, out *outputs, st *step) {
 	e := cmp.Or(now, last).Entry
+	if newCause(last, now) {
+		st.causes = append(st.causes, now.Caused)
+	}
 	out.lists.Note(last, now)
 	change := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
 	differs := last == nil || now == nil || !last.sameFeed(now)
@@ -135,6 +140,7 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 		return
 	}
 	stream := s.stream(e.Stream)
+	stream.held += held(now) - held(last)
 	switch {
 	case last == nil:
 		stream.rows++
@@ -147,6 +153,11 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 		change.Gone = now == nil || now.State == Pending
 		st.topics[e.Stream.Of()] = append(st.topics[e.Stream.Of()], change)
 	}
+}
+
+// newCause tells whether the cluster changed the state of a target, rather than its registration or what is known of its pod.
+func newCause(last, now *Row) bool {
+	return last != nil && now != nil && last.Entry == now.Entry && last.State != now.State && now.Caused.After(last.Caused)
 }
 
 // publishTopics tells load balancers.

@@ -97,8 +97,9 @@ type state struct {
 
 // streamState is what belongs to one stream.
 type streamState struct {
-	// rows are so many registrations.
+	// rows are so many registrations, and held so many identifiers.
 	rows  int
+	held  int
 	pools map[pool.Ref]bool
 	// strangers are the rows whose member no pool of the stream lists.
 	strangers roll[uint64]

@@ -252,3 +252,32 @@ func BenchmarkPublishAndReadOneOfTenThousand(b *testing.B) {
 		_, _, _ = c.Next()
 	}
 }
+
+// TestCoalescedAreCounted: what a receiver never saw is known, also by one that resumed.
+func TestCoalescedAreCounted(t *testing.T) { // D7
+	top := feed.NewTopic[int, string](1)
+	top.Open()
+	set := func(rev uint64, keys ...int) {
+		var changes []change
+		for _, k := range keys {
+			changes = append(changes, change{Key: k, Value: fmt.Sprint(rev)})
+		}
+		top.Publish(rev, changes)
+	}
+	set(1, 1, 2)
+	follows, resumes := top.Follow(), top.Resume(1)
+	next := func(c *feed.Cursor[int, string]) int {
+		b, ok, _ := c.Next()
+		require.True(t, ok)
+		return b.Coalesced
+	}
+	require.Zero(t, next(follows), "a snapshot")
+	set(2, 1)
+	require.Zero(t, next(follows))
+	require.Zero(t, next(resumes), "what was missed before is not known")
+	set(3, 1, 2)
+	set(4, 1)
+	set(5, 1, 3)
+	require.Equal(t, 2, next(follows), "five changes of three keys")
+	require.Equal(t, 2, next(resumes))
+}

@@ -21,6 +21,8 @@ type Batch[K comparable, V any] struct {
 	Snapshot bool
 	Revision uint64
 	Changes  []Change[K, V]
+	// Coalesced changes since the last batch are not in Changes, because a later one of the same key is.
+	Coalesced int
 }
 
 // Topic is a versioned map with one writer. Each key remembers the revision of its last change; the keys hang in a list in
@@ -30,10 +32,12 @@ type Batch[K comparable, V any] struct {
 type Topic[K comparable, V any] struct {
 	tombstones int
 
-	mu      sync.RWMutex
-	open    bool
-	rev     uint64
-	floor   uint64
+	mu    sync.RWMutex
+	open  bool
+	rev   uint64
+	floor uint64
+	// applied counts changes.
+	applied int
 	items   map[K]*list.Element
 	order   *list.List // of *item[K, V], by revision
 	gone    *list.List // of *list.Element in order, the removed ones, oldest first
@@ -72,7 +76,10 @@ func (t *Topic[K, V]) Publish(rev uint64, changes []Change[K, V]) {
 	defer t.mu.Unlock()
 	touched := false
 	for _, c := range changes {
-		touched = t.apply(rev, c) || touched
+		if t.apply(rev, c) {
+			t.applied++
+			touched = true
+		}
 	}
 	if !touched {
 		return
@@ -166,6 +173,9 @@ type Cursor[K comparable, V any] struct {
 	topic   *Topic[K, V]
 	at      uint64
 	resumed bool
+	// applied is Topic.applied as of the last batch; it is not known before the first one.
+	applied int
+	began   bool
 }
 
 // Revision is that of the last batch.
@@ -186,8 +196,11 @@ func (c *Cursor[K, V]) Next() (b Batch[K, V], ok bool, more <-chan struct{}) {
 		return b, false, t.changed
 	default:
 		b = Batch[K, V]{Revision: t.rev, Changes: t.since(c.at)}
+		if c.began {
+			b.Coalesced = t.applied - c.applied - len(b.Changes)
+		}
 	}
-	c.at, c.resumed = t.rev, true
+	c.at, c.resumed, c.applied, c.began = t.rev, true, t.applied, true
 	return b, true, t.changed
 }
 

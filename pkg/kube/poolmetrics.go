@@ -18,9 +18,12 @@ var (
 		"Registrations in the stream of a Service that belong to no member of any pool of that stream.", []string{"namespace", "service"}, nil)
 )
 
+var queueDesc = prometheus.NewDesc("nsp_status_queue", "Services whose conditions are to be looked at, some of them not yet.", nil, nil)
+
 // Describe implements prometheus.Collector.
 func (s *Status) Describe(descs chan<- *prometheus.Desc) {
 	s.writes.Describe(descs)
+	descs <- queueDesc
 	descs <- membersDesc
 	descs <- panicDesc
 	descs <- strangersDesc
@@ -31,6 +34,9 @@ func (s *Status) Collect(metrics chan<- prometheus.Metric) {
 	s.writes.Collect(metrics)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.queue != nil {
+		gauge(metrics, queueDesc, float64(s.queue.Len()))
+	}
 	for ref, e := range s.entries {
 		if e.want != nil {
 			collectPool(metrics, ref, e.want)

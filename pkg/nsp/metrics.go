@@ -33,14 +33,34 @@ type metrics struct {
 	turn, wait prometheus.Histogram
 	rows       prometheus.Counter
 	refused    prometheus.Counter
+	// propagation is by where the time begins; causes from before started say nothing of this process.
+	propagation *prometheus.HistogramVec
+	started     time.Time
 
-	operations, abandoned, expired, storeErrors prometheus.Counter
-	entries, blocked                            prometheus.Gauge
-	store                                       prometheus.Histogram
+	operations               *prometheus.CounterVec
+	expired, storeErrors     prometheus.Counter
+	entries, blocked, queued prometheus.Gauge
+	store                    prometheus.Histogram
 }
 
-// fine are buckets, in seconds, for what takes from 10 us to 1 s.
-var fine = prometheus.ExponentialBuckets(10e-6, 2.5, 13)
+// fine are buckets, in seconds, for what takes from 10 us to 1 s, and coarse for what takes from 0.5 ms to 10 s.
+var (
+	fine   = prometheus.ExponentialBuckets(10e-6, 2.5, 13)
+	coarse = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10}
+)
+
+// Where the propagation of readiness is measured from.
+const (
+	fromCluster = "cluster"
+	fromEvent   = "event"
+)
+
+// What became of an operation of the registry.
+const (
+	resultOK        = "ok"
+	resultFailed    = "failed"
+	resultAbandoned = "abandoned"
+)
 
 func newMetrics() *metrics {
 	r := prometheus.NewRegistry()
@@ -78,12 +98,17 @@ func newMetrics() *metrics {
 		rows: counter("nsp_engine_rows_changed_total", "Registrations whose state or content changed."),
 		refused: counter("nsp_trenches_refused_total",
 			"Times that the configuration of a trench which a client named was not asked for, because too many are."),
-		operations:  counter("nsp_registry_operations_total", "Register and Unregister calls applied, refreshes included."),
-		abandoned:   counter("nsp_registry_abandoned_total", "Calls dropped because their caller gave up before their turn."),
+		propagation: newPropagation(f),
+		started:     time.Now(),
+		operations: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "nsp_registry_operations_total",
+			Help: "What was done to the registry, refreshes included: ok, failed (the store did), abandoned (the caller gave up before its turn).",
+		}, []string{"result"}),
 		expired:     counter("nsp_registry_expired_total", "Registrations removed because nobody refreshed them."),
 		storeErrors: counter("nsp_registry_store_errors_total", "Failed writes of the store."),
 		entries:     gauge("nsp_registry_entries", "Registrations."),
 		blocked:     gauge("nsp_registry_blocked", "Registrations that wait for an identifier which another one holds."),
+		queued:      gauge("nsp_registry_queued", "Targets that are not registered yet because they wait to be given an identifier."),
 		store:       histogram("nsp_registry_store_seconds", "Time one transaction of the store took."),
 	}
 }
@@ -122,14 +147,39 @@ func (m *metrics) committed(c engine.Commit) {
 	m.wait.Observe(c.Waited.Seconds())
 	m.rows.Add(float64(c.Rows))
 	m.refused.Add(float64(c.Refused))
+	now := time.Now()
+	for _, at := range c.Events {
+		m.propagation.WithLabelValues(fromEvent).Observe(now.Sub(at).Seconds())
+	}
+	for _, at := range c.Causes {
+		if at.After(m.started) {
+			m.propagation.WithLabelValues(fromCluster).Observe(max(0, now.Sub(at)).Seconds())
+		}
+	}
+}
+
+// newPropagation is the one thing that all this is for.
+func newPropagation(f promauto.Factory) *prometheus.HistogramVec {
+	h := f.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "nsp_readiness_propagation_seconds",
+		Help: "Time until watchers were told, from the change that the cluster states " +
+			"(cluster: endpoints.kubernetes.io/last-change-trigger-time, in whole seconds; one for each target) " +
+			"or from the arrival of an EndpointSlice that changed some target (event).",
+		Buckets: coarse,
+	}, []string{"from"})
+	h.WithLabelValues(fromCluster)
+	h.WithLabelValues(fromEvent)
+	return h
 }
 
 func (m *metrics) round(r registry.Round) {
-	m.operations.Add(float64(r.Operations))
-	m.abandoned.Add(float64(r.Abandoned))
+	m.operations.WithLabelValues(resultOK).Add(float64(r.Operations))
+	m.operations.WithLabelValues(resultFailed).Add(float64(r.Failed))
+	m.operations.WithLabelValues(resultAbandoned).Add(float64(r.Abandoned))
 	m.expired.Add(float64(r.Expired))
 	m.entries.Set(float64(r.Entries))
 	m.blocked.Set(float64(r.Waiting))
+	m.queued.Set(float64(r.Queued))
 	if r.Store > 0 {
 		m.store.Observe(r.Store.Seconds())
 	}

@@ -170,6 +170,7 @@ func (p *process) makeServer(cfg server.Config) error {
 		return err
 	}
 	p.server = server.New(cfg)
+	p.metrics.registry.MustRegister(&live{engine: p.engine, server: p.server})
 	return nil
 }
 

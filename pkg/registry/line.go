@@ -92,7 +92,7 @@ func (t *table) reserve(want Entry, call *reservation) []Change {
 // doubt: they were known when it got it.
 func (t *table) settled(e *Entry) bool {
 	limit, known := t.limit(e.Stream)
-	return holds(e) && (!known || e.Identifier <= limit)
+	return e.Holds() && (!known || e.Identifier <= limit)
 }
 
 // refresh answers a call with what its target has.

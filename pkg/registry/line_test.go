@@ -303,7 +303,7 @@ func (w *lineWorld) checkEach(t *rapid.T) {
 		require.Equal(t, should, have)
 		held := map[uint32]bool{}
 		for _, e := range w.tab.all() {
-			if e.Stream == keyOf(name) && holds(e) {
+			if e.Stream == keyOf(name) && e.Holds() {
 				require.False(t, held[e.Identifier], "given twice")
 				held[e.Identifier] = true
 			}

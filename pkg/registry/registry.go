@@ -43,8 +43,8 @@ type Config struct {
 
 // Round is what one turn of the writer did, for metrics.
 type Round struct {
-	// Operations were applied; Abandoned were not, because their caller gave up just before.
-	Operations, Abandoned int
+	// Operations were applied; Abandoned were not, because their caller gave up just before, and Failed because the store did.
+	Operations, Abandoned, Failed int
 	// Blocked entries asked to be enabled while another entry holds their identifier.
 	Blocked int
 	// Expired entries were removed because their lease ran out.

@@ -53,10 +53,11 @@ func (r *Registry) round(ctx context.Context, ops []*operation) {
 		o.changes = o.apply(r.table)
 		changes = append(changes, o.changes...)
 	}
-	stats.Operations = len(ops) - stats.Abandoned
 	if stats.Store, stats.Err = r.commit(ctx); stats.Err != nil {
 		changes = r.salvage(ops, stats.Err)
+		stats.Failed = failed(ops) - stats.Abandoned
 	}
+	stats.Operations = len(ops) - stats.Abandoned - stats.Failed
 	changes = append(changes, r.table.waitingChanges()...)
 	r.settle(ctx, changes, &stats)
 	if len(changes) > 0 && r.cfg.Sink != nil {
@@ -136,6 +137,16 @@ func (r *Registry) salvage(ops []*operation, failure error) []Change {
 		r.excuse(o.changes)
 	}
 	return changes
+}
+
+// failed counts the operations that had no effect.
+func failed(ops []*operation) (n int) {
+	for _, o := range ops {
+		if o.err != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // excuse renews the leases of entries whose Register failed for the store's sake: their owners are alive.

@@ -230,7 +230,7 @@ func (t *table) link(e *Entry) {
 		at, _ := slices.BinarySearchFunc(t.waiting[s], e, byID)
 		t.waiting[s] = slices.Insert(t.waiting[s], at, e)
 		t.blocked++
-	case holds(e):
+	case e.Holds():
 		t.holders[s] = e
 	}
 }
@@ -257,8 +257,8 @@ func slotOf(e *Entry) (slot, bool) {
 	return slot{e.Scope, e.Stream, e.Identifier}, e.Type == Default && e.Identifier != 0
 }
 
-// holds tells whether an entry has its slot for itself.
-func holds(e *Entry) bool {
+// Holds tells whether the entry has its identifier for itself.
+func (e *Entry) Holds() bool {
 	_, ok := slotOf(e)
 	return ok && (e.Status == Enabled || e.Reserved)
 }

@@ -83,6 +83,7 @@ func (w *feedWatch) next() (bool, <-chan struct{}, error) {
 		return false, more, nil
 	}
 	w.told = true
+	w.server.slow.coalesced.Add(uint64(batch.Coalesced)) //nolint:gosec // it is not negative
 	err := w.sendBatch(batch)
 	if err == nil {
 		w.sent.Store(batch.Revision)

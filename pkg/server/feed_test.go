@@ -121,12 +121,15 @@ func TestStalledReceiver(t *testing.T) {
 	last[0].ready = true
 	n.engine.Post(slice(x1, 2+changes, last...))
 	group.Wait() // while the slow one has not read a byte
+	require.Positive(t, n.server.Lags()[targetpoolv1.TargetFeed_Watch_FullMethodName], "somebody is behind")
 
 	full := n.seen.sizes(targetpoolv1.TargetFeed_Watch_FullMethodName)[0] // about a snapshot
 	require.NoError(t, slow.until(final))
 	require.Equal(t, fast[0].version.GetRevision(), slow.version.GetRevision())
 	require.Len(t, slow.targets, count)
 	require.Less(t, slow.pieces, changes/5, "changes were conflated")
+	require.GreaterOrEqual(t, n.server.Coalesced(), uint64(changes), "and are counted")
+	require.Eventually(t, func() bool { return n.server.Lags()[targetpoolv1.TargetFeed_Watch_FullMethodName] == 0 }, patience, time.Millisecond)
 	require.Less(t, slow.bytes, full*changes/5, "what waits for a slow receiver is bounded")
 	for id, want := range fast[0].targets {
 		require.Equal(t, want.GetState(), slow.targets[id].GetState())

@@ -205,6 +205,7 @@ func (w *relayWatch) next() (bool, <-chan struct{}, error) {
 		return false, more, nil
 	}
 	w.told = true
+	w.relay.server.slow.coalesced.Add(uint64(batch.Coalesced)) //nolint:gosec // it is not negative
 	return true, more, w.sendBatch(batch)
 }
 

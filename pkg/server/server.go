@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -119,6 +120,7 @@ type Server struct {
 	stopping chan struct{}
 
 	audience    audience
+	slow        slow
 	watches     counted[watchingAs]
 	connections counted[netip.Addr]
 	// loud keeps a crowd of refused callers from filling the log.
@@ -253,7 +255,9 @@ func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.C
 		ctx, cancel = context.WithDeadlineCause(ctx, c.Expires, errTokenEnded)
 		defer cancel()
 	}
-	err = next(srv, &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer})
+	call := &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer}
+	defer s.slow.watch(call)()
+	err = next(srv, call)
 	if errors.Is(context.Cause(ctx), errTokenEnded) {
 		return errTokenEnded
 	}
@@ -331,6 +335,8 @@ type callStream struct {
 	ctx      context.Context
 	method   string
 	observer Observer
+	// sending is when the send that goes on began, in nanoseconds since 1970, 0 where none does.
+	sending atomic.Int64
 }
 
 // Context implements grpc.ServerStream.
@@ -344,5 +350,7 @@ func (c *callStream) SendMsg(m any) error {
 	case proto.Message:
 		c.observer.Sent(c.method, proto.Size(m))
 	}
+	c.sending.Store(time.Now().UnixNano())
+	defer c.sending.Store(0)
 	return c.ServerStream.SendMsg(m)
 }
