@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protocolID marks the routes and rules of the load balancer (rtm_protocol); nothing else is touched.
-const protocolID = 109
+// RouteProtocol marks the routes and rules of the load balancer (rtm_protocol); nothing else is touched.
+const RouteProtocol = 109
 
 // blackholeMetric lets any other route of the table come first.
 const blackholeMetric = 1<<31 - 1
@@ -81,11 +81,11 @@ func (r *router) read() (*hops, error) {
 			return nil, fmt.Errorf("listing rules: %w", err)
 		}
 		for _, rule := range rules {
-			if rule.Protocol == protocolID && r.owns(rule.Mark) && uint32(rule.Table) == rule.Mark && rule.Priority == r.priority {
+			if rule.Protocol == RouteProtocol && r.owns(rule.Mark) && uint32(rule.Table) == rule.Mark && rule.Priority == r.priority {
 				h.rules[hop{rule.Mark, f}]++
 			}
 		}
-		filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: protocolID}
+		filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: RouteProtocol}
 		routes, err := r.nl.RouteListFiltered(f.netlink(), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 		if err != nil {
 			return nil, fmt.Errorf("listing routes: %w", err)
@@ -186,18 +186,18 @@ func (k hop) any() *net.IPNet {
 }
 
 func (k hop) route(via netip.Addr) *netlink.Route {
-	return &netlink.Route{Table: int(k.mark), Protocol: protocolID, Dst: k.any(), Gw: via.AsSlice(), Family: k.family.netlink()}
+	return &netlink.Route{Table: int(k.mark), Protocol: RouteProtocol, Dst: k.any(), Gw: via.AsSlice(), Family: k.family.netlink()}
 }
 
 func (k hop) dead() *netlink.Route {
 	return &netlink.Route{
-		Table: int(k.mark), Protocol: protocolID, Dst: k.any(), Type: unix.RTN_BLACKHOLE, Priority: blackholeMetric, Family: k.family.netlink(),
+		Table: int(k.mark), Protocol: RouteProtocol, Dst: k.any(), Type: unix.RTN_BLACKHOLE, Priority: blackholeMetric, Family: k.family.netlink(),
 	}
 }
 
 func (r *router) rule(k hop) *netlink.Rule {
 	rule := netlink.NewRule()
-	rule.Family, rule.Mark, rule.Table, rule.Priority, rule.Protocol = k.family.netlink(), k.mark, int(k.mark), r.priority, protocolID
+	rule.Family, rule.Mark, rule.Table, rule.Priority, rule.Protocol = k.family.netlink(), k.mark, int(k.mark), r.priority, RouteProtocol
 	return rule
 }
 
