@@ -64,3 +64,28 @@ func TestStart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 }
+
+// A service outside is reached from inside.
+func TestPipe(t *testing.T) {
+	outside, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer outside.Close()
+	s := Test(t, "s")
+	address, stop, err := s.Pipe(outside.Addr().String())
+	require.NoError(t, err)
+	defer stop()
+	var c net.Conn
+	require.NoError(t, s.Do(func() (err error) { c, err = net.Dial("tcp", address); return err }))
+	defer c.Close()
+	in, err := outside.Accept()
+	require.NoError(t, err)
+	defer in.Close()
+	for _, ends := range [][2]net.Conn{{c, in}, {in, c}} {
+		_, err = ends[0].Write([]byte("hello"))
+		require.NoError(t, err)
+		got := make([]byte, 5)
+		_, err = ends[1].Read(got)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(got))
+	}
+}
