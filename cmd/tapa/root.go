@@ -29,11 +29,13 @@ func newRoot() *cobra.Command {
 		Short: "The sidecar of a target of Meridio",
 		Long: "tapa keeps the streams open that somebody wants: the pools of which its pod is a member, as the NSP says, and the\n" +
 			"application, which asks at --tap-socket as at a TAPA of Meridio 1.x. A stream is open as long as one of them wants it.\n" +
-			"It has a TAPA of Meridio 1.x do the work, whose own socket is --ambassador-socket.\n\n" +
+			"It has a TAPA of Meridio 1.x do the work, whose own socket is --ambassador-socket, or, with --connector=interface, does it\n" +
+			"itself, on an interface that the pod has already: VIPs, routes and registration.\n\n" +
 			"What only the pools want is closed when the sidecar is told to end. Who wants what is kept in --state-file, so that a\n" +
 			"restart of the sidecar changes nothing.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
 		Example: "  tapa --pod-name web-0 --pod-namespace red --server nsp-service.red:7778 --tls-ca-file /tls/ca.crt\n" +
+			"  tapa --connector interface --interface net1 --gateway 172.16.0.1 --gateway fd00:1::1 --pod-name web-0 --pod-namespace red\n" +
 			"  tapa status",
 		Version:           cli.Version,
 		SilenceErrors:     true,

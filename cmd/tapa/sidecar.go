@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nordix/meridio-nsp/pkg/cli"
-	"github.com/nordix/meridio-nsp/pkg/tapa/ambassador"
 	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
 )
 
@@ -25,7 +23,7 @@ const (
 // beSidecar gives a command the flags and the doings of the sidecar.
 func beSidecar(cmd *cobra.Command) {
 	var cfg sidecar.Config
-	var ambassadorSocket, level string
+	var level string
 	f := cmd.Flags()
 	f.StringVar(&cfg.PodName, "pod-name", "", "name of the pod, metadata.name of the downward API")
 	f.StringVar(&cfg.PodNamespace, "pod-namespace", "", "namespace of the pod, metadata.namespace")
@@ -34,7 +32,6 @@ func beSidecar(cmd *cobra.Command) {
 	f.StringVar(&cfg.NSPNamespace, "namespace", "", "namespace of the trench and its NSP; empty is that of the pod")
 	f.StringVar(&cfg.NSPAddress, "server", "", "address of the namespace-wide NSP; empty is nsp-service.NAMESPACE:7778")
 	f.StringVar(&cfg.TapSocket, "tap-socket", defaultTapSocket, "unix socket that the application uses")
-	f.StringVar(&ambassadorSocket, "ambassador-socket", defaultAmbassadorSocket, "unix socket of the TAPA, its MERIDIO_SOCKET")
 	f.StringVar(&cfg.StateFile, "state-file", defaultStateFile, "file that keeps who wants which stream; on a volume that outlives the container")
 	f.StringVar(&cfg.HealthSocket, "health-socket", defaultHealthSocket, "unix socket that answers health probes; empty for none")
 	f.StringVar(&cfg.HealthAddress, "health-address", "", "address that answers health probes of the kubelet, as :7780; empty for none")
@@ -45,48 +42,37 @@ func beSidecar(cmd *cobra.Command) {
 	f.DurationVar(&cfg.OperationTimeout, "operation-timeout", 20*time.Second, "how long one attempt to open or close a stream may take")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error; the signal USR2 makes it debug, USR1 what it was")
 	cli.Complete(cmd, "log-level", "debug", "info", "warn", "error")
-	transport := addTransport(cmd)
+	transport, connector := addTransport(cmd), addConnector(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg.Complete()
-		cfg.Connector = "ambassador " + ambassadorSocket
-		if err := errors.Join(cfg.Validate(), checkAmbassador(ambassadorSocket, cfg.TapSocket), transport.validate()); err != nil {
+		cfg.Connector = connector.String()
+		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.validate()); err != nil {
 			return cli.Usage(err)
 		}
-		return runSidecar(cmd, cfg, ambassadorSocket, transport, level)
+		return runSidecar(cmd, cfg, connector, transport, level)
 	}
 }
 
-func checkAmbassador(socket, tapSocket string) error {
-	switch socket {
-	case "":
-		return errors.New("--ambassador-socket is empty: name the socket of the TAPA")
-	case tapSocket:
-		return fmt.Errorf("--tap-socket and --ambassador-socket are both %s: have the TAPA serve its socket at another path", socket)
-	}
-	return nil
-}
-
-func runSidecar(cmd *cobra.Command, cfg sidecar.Config, ambassadorSocket string, t *transport, level string) error {
+func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *transport, level string) error {
 	log, levels, err := cli.NewLogger(cmd.ErrOrStderr(), level)
 	if err != nil {
 		return err
 	}
-	following, stop := context.WithCancel(cmd.Context())
+	following, unfollow := context.WithCancel(cmd.Context())
 	followed := levels.Follow(following, log)
-	defer func() { stop(); <-followed }()
+	defer func() { unfollow(); <-followed }()
 	end, err := t.open(cmd.Context(), &cfg, log)
 	if err != nil {
 		return err
 	}
 	defer end()
-	connector, err := ambassador.New(ambassador.Config{Socket: ambassadorSocket, Namespace: cfg.NSPNamespace, Log: log})
+	connector, stop, err := c.open(cmd.Context(), &cfg, log)
 	if err != nil {
 		return err
 	}
-	defer connector.Stop()
 	s, err := sidecar.New(cfg, connector, log)
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.Run(cmd.Context())
 	}
-	return s.Run(cmd.Context())
+	return errors.Join(err, stop())
 }
