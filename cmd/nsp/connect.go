@@ -86,7 +86,7 @@ func addConnection(cmd *cobra.Command, how reach) *connection {
 	f.StringVar(&c.caFile, "tls-ca-file", "", "CA of the server's certificate, PEM; any --tls-* flag turns TLS on")
 	f.StringVar(&c.certFile, "tls-cert-file", "", "certificate to show to the server, PEM")
 	f.StringVar(&c.keyFile, "tls-key-file", "", "private key of that certificate, PEM")
-	f.StringVar(&c.hostName, "tls-server-name", "", "name that the server's certificate must have, where it is not that of --server")
+	f.StringVar(&c.hostName, "tls-server-name", "", "name that the server's certificate must have, where it is another than the address has")
 	addSPIFFE(f, &c.spiffeSocket, "; turns mTLS on where no --tls-* flag is set")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
 	return c

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/klog/v2"
+	streaming "k8s.io/streaming/pkg/httpstream"
 
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -125,6 +128,8 @@ func (s *apiServer) forward(ctx context.Context, pod *corev1.Pod, port int) (add
 	if err != nil {
 		return "", nil, err
 	}
+	// It logs every connection that ends; what matters is told by the calls that fail.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	go func() { ended <- f.ForwardPorts() }()
 	stop = func() {
 		close(stopped)
@@ -157,6 +162,7 @@ func (s *apiServer) dialer(to *url.URL) (httpstream.Dialer, error) {
 		return nil, err
 	}
 	return portforward.NewFallbackDialer(overWebSocket, overSPDY, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+		// WebSocket fails with the newer package's type.
+		return httpstream.IsUpgradeFailure(err) || streaming.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }
