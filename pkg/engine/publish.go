@@ -132,7 +132,7 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 	out.lists.Note(last, now)
 	change := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
 	differs := last == nil || now == nil || !last.sameFeed(now)
-	if e.Scope != "" && (differs || !last.sameLegacy(now)) {
+	if e.Scope != "" && (differs || !last.Alike(now)) {
 		scope := scopeTopic(s.cfg.Namespace, e.Scope)
 		st.topics[scope] = append(st.topics[scope], change)
 	}

@@ -78,7 +78,7 @@ func (r *Row) sameLegacy(o *Row) bool {
 // Alike tells whether nobody at all would see a difference.
 func (r *Row) Alike(o *Row) bool {
 	return r.Entry.ID == o.Entry.ID && r.Entry.Key == o.Entry.Key && r.Entry.Blocked == o.Entry.Blocked &&
-		r.sameLegacy(o) && r.sameFeed(o)
+		r.Entry.Reserved == o.Entry.Reserved && r.sameLegacy(o) && r.sameFeed(o)
 }
 
 func (r *Row) same(o *Row) bool {

@@ -16,6 +16,8 @@ type Seen struct {
 type Restored struct {
 	Target
 	Caller Caller
+	// Reserved is Entry.Reserved as it was.
+	Reserved bool
 }
 
 // Registrations counts the calls of Register that took effect in this run, refreshes included.
@@ -45,6 +47,7 @@ func (r *Registry) Restore(ctx context.Context, restored []Restored) error {
 		if err != nil {
 			return err
 		}
+		e.Reserved = one.Reserved && e.Identifier != 0
 		entries = append(entries, e)
 	}
 	return r.do(ctx, func(t *table) []Change {

@@ -85,6 +85,28 @@ func TestRestoreKeepsStatus(t *testing.T) {
 	require.EqualValues(t, 1, r.Registrations(), "nobody registered")
 }
 
+// What was reserved blocks its identifier again, unless that is another's by now.
+func TestRestoreKeepsReservation(t *testing.T) {
+	sink := new(record)
+	r := run(t, registry.Config{Store: memory.New(), Sink: sink})
+	r.SetLimits("t", nil)
+	reserved := func(id uint64, ip string) registry.Restored {
+		one := target("s", id, ip)
+		one.Status = registry.Disabled
+		return registry.Restored{Target: one, Reserved: true}
+	}
+	none := target("s", 0, "10.0.0.4")
+	none.Context = nil
+	require.NoError(t, r.Restore(t.Context(), []registry.Restored{
+		reserved(1, "10.0.0.1"), {Target: target("s", 2, "10.0.0.2")}, reserved(2, "10.0.0.3"), {Target: none, Reserved: true},
+	}))
+	flags := map[string]bool{}
+	for _, c := range sink.all() {
+		flags[c.New.Addrs] = c.New.Reserved
+	}
+	require.Equal(t, map[string]bool{"10.0.0.1/32": true, "10.0.0.2/32": false, "10.0.0.3/32": false, "10.0.0.4/32": false}, flags)
+}
+
 func TestRestoreRenewsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := new(record)

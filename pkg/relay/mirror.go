@@ -332,7 +332,9 @@ func (m *mirror) keep(epoch string) []registry.Restored {
 	slices.SortFunc(rows, func(a, b *engine.Row) int { return cmp.Compare(a.Entry.ID, b.Entry.ID) })
 	all := make([]registry.Restored, len(rows))
 	for i, row := range rows {
-		all[i] = registry.Restored{Target: targetOf(row.Entry), Caller: m.callers[row.Entry.Key].Caller}
+		all[i] = registry.Restored{
+			Target: targetOf(row.Entry), Caller: m.callers[row.Entry.Key].Caller, Reserved: row.Entry.Reserved,
+		}
 	}
 	return all
 }

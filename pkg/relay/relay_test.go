@@ -192,6 +192,37 @@ func TestNamespaceProcessForgets(t *testing.T) {
 	require.Equal(t, [][]string{{t1, t2}}, lists())
 }
 
+// An identifier that was reserved is not given to another when the namespace process lost its store, also where the trench process
+// was restarted meanwhile.
+func TestReservationsComeBack(t *testing.T) {
+	for name, restart := range map[string]bool{"kept in mind": false, "kept in the store": true} {
+		t.Run(name, func(t *testing.T) {
+			n, store := newNSP(t).start(), memory.New()
+			p := n.relay(store).live()
+			reserve := func(i int) uint32 {
+				n.registry.SetLimits(trench, nil)
+				id, err := n.registry.Reserve(t.Context(), target(i), from(i), false)
+				require.NoError(t, err)
+				return id
+			}
+			require.EqualValues(t, 1, reserve(1))
+			refresh := func() { require.NoError(t, p.Register(t.Context(), as(target(1), registry.Disabled), from(1))) }
+			refresh()
+			n.kill()
+			p.away()
+			if restart {
+				p.stop()
+				p = n.relay(store)
+				refresh()
+			}
+			n.store = memory.New()
+			n.start()
+			p.live()
+			require.EqualValues(t, 2, reserve(2), "1 is taken")
+		})
+	}
+}
+
 // The trench process is restarted while the namespace process is away.
 func TestTrenchProcessRestarts(t *testing.T) {
 	n := newNSP(t).start()

@@ -66,7 +66,7 @@ func (m *mirror) loadEntry(stored *registry.Entry, namespace string, mirrored bo
 		m.forget = append(m.forget, stored.Key)
 		m.dirty[e.Key] = true
 	}
-	e.ID, e.Status, e.Blocked, e.Memory = stored.ID, stored.Status, stored.Blocked, stored.Memory
+	e.ID, e.Status, e.Blocked, e.Reserved, e.Memory = stored.ID, stored.Status, stored.Blocked, stored.Reserved, stored.Memory
 	m.set(storedRow(&e))
 	if !mirrored {
 		m.restore[e.Key] = true

@@ -35,7 +35,7 @@ func registrationOf(t registry.Target) *targetpoolv1.Registration {
 }
 
 func restoredOf(r registry.Restored) *targetpoolv1.Restored {
-	return &targetpoolv1.Restored{Registration: registrationOf(r.Target), Peer: peerOf(r.Caller)}
+	return &targetpoolv1.Restored{Registration: registrationOf(r.Target), Peer: peerOf(r.Caller), Reserved: r.Reserved}
 }
 
 func seenOf(w *withdrawal) *targetpoolv1.Seen {
@@ -66,7 +66,7 @@ func changeOf(c *targetpoolv1.RelayChange, trench, namespace string) (change, er
 	if err != nil {
 		return out, fmt.Errorf("%w: registration %d: %w", errStep, c.GetId(), err)
 	}
-	e.ID, e.Blocked = c.GetId(), row.GetBlocked()
+	e.ID, e.Blocked, e.Reserved = c.GetId(), row.GetBlocked(), row.GetReserved()
 	out.row = &engine.Row{
 		Entry: &e, State: engine.State(row.GetState()), Reason: row.GetReason(), Pod: row.GetPod(), Caused: causedOf(row),
 	}

@@ -127,7 +127,7 @@ func (r *relay) Restore(
 		if one.GetBlocked() {
 			t.Status = registry.Enabled
 		}
-		all = append(all, registry.Restored{Target: t, Caller: callerAt(one.GetPeer())})
+		all = append(all, registry.Restored{Target: t, Caller: callerAt(one.GetPeer()), Reserved: one.GetReserved()})
 	}
 	if err := r.registry().Restore(ctx, all); err != nil {
 		return nil, fmt.Errorf("restoring registrations of trench %q: %w", req.GetTrench(), err)
@@ -205,7 +205,7 @@ func (w *relayWatch) next() (bool, <-chan struct{}, error) {
 		return false, more, nil
 	}
 	w.told = true
-	w.relay.server.slow.coalesced.Add(uint64(batch.Coalesced)) //nolint:gosec // it is not negative
+	w.relay.server.slow.coalesced.Add(uint64(batch.Coalesced))
 	return true, more, w.sendBatch(batch)
 }
 
@@ -253,10 +253,11 @@ func relayChange(c feed.Change[uint64, *engine.Row]) *targetpoolv1.RelayChange {
 			Ips:     e.IPs,
 			Context: e.Context,
 		},
-		Blocked: e.Blocked,
-		State:   state(row.State),
-		Reason:  row.Reason,
-		Pod:     row.Pod,
+		Blocked:  e.Blocked,
+		Reserved: e.Reserved,
+		State:    state(row.State),
+		Reason:   row.Reason,
+		Pod:      row.Pod,
 	}
 	if !row.Caused.IsZero() {
 		out.Row.Caused = timestamppb.New(row.Caused)

@@ -400,7 +400,9 @@ type RelayRow struct {
 	Reason string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	Caused *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=caused,proto3" json:"caused,omitempty"`
 	// The pod behind it as namespace/name, where that is known.
-	Pod           string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
+	Pod string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The registration has its identifier from a reservation, and holds it also while it is not enabled.
+	Reserved      bool `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -475,6 +477,13 @@ func (x *RelayRow) GetPod() string {
 		return x.Pod
 	}
 	return ""
+}
+
+func (x *RelayRow) GetReserved() bool {
+	if x != nil {
+		return x.Reserved
+	}
+	return false
 }
 
 type RelayPositionRequest struct {
@@ -895,8 +904,10 @@ type Restored struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Registration *Registration          `protobuf:"bytes,1,opt,name=registration,proto3" json:"registration,omitempty"`
 	// It asked to be enabled and waits for its identifier.
-	Blocked       bool   `protobuf:"varint,2,opt,name=blocked,proto3" json:"blocked,omitempty"`
-	Peer          string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Blocked bool   `protobuf:"varint,2,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	// It had its identifier from a reservation.
+	Reserved      bool `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +961,13 @@ func (x *Restored) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *Restored) GetReserved() bool {
+	if x != nil {
+		return x.Reserved
+	}
+	return false
 }
 
 type RelayRestoreResponse struct {
@@ -1029,14 +1047,15 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\x0eKIND_HEARTBEAT\x10\x03\"H\n" +
 	"\vRelayChange\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
-	"\x03row\x18\x02 \x01(\v2\x17.targetpool.v1.RelayRowR\x03row\"\xf6\x01\n" +
+	"\x03row\x18\x02 \x01(\v2\x17.targetpool.v1.RelayRowR\x03row\"\x92\x02\n" +
 	"\bRelayRow\x12?\n" +
 	"\fregistration\x18\x01 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x18\n" +
 	"\ablocked\x18\x02 \x01(\bR\ablocked\x121\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x1b.targetpool.v1.Target.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x122\n" +
 	"\x06caused\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06caused\x12\x10\n" +
-	"\x03pod\x18\x06 \x01(\tR\x03pod\".\n" +
+	"\x03pod\x18\x06 \x01(\tR\x03pod\x12\x1a\n" +
+	"\breserved\x18\a \x01(\bR\breserved\".\n" +
 	"\x14RelayPositionRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\"L\n" +
 	"\x15RelayPositionResponse\x123\n" +
@@ -1059,11 +1078,12 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"l\n" +
 	"\x13RelayRestoreRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\x12=\n" +
-	"\rregistrations\x18\x02 \x03(\v2\x17.targetpool.v1.RestoredR\rregistrations\"y\n" +
+	"\rregistrations\x18\x02 \x03(\v2\x17.targetpool.v1.RestoredR\rregistrations\"\x95\x01\n" +
 	"\bRestored\x12?\n" +
 	"\fregistration\x18\x01 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x18\n" +
 	"\ablocked\x18\x02 \x01(\bR\ablocked\x12\x12\n" +
-	"\x04peer\x18\x03 \x01(\tR\x04peer\"K\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x1a\n" +
+	"\breserved\x18\x04 \x01(\bR\breserved\"K\n" +
 	"\x14RelayRestoreResponse\x123\n" +
 	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition2\xb6\x03\n" +
 	"\x05Relay\x12N\n" +
