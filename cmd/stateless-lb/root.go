@@ -17,7 +17,7 @@ import (
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return cli.Execute(ctx, newRoot(), args, stdout, stderr) //nolint:contextcheck // cobra hands the context to the command
+	return cli.Execute(ctx, newRoot(), args, stdout, stderr)
 }
 
 func newRoot() *cobra.Command {

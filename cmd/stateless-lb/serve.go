@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,14 +69,13 @@ func serveHealth(ctx context.Context, b *lb.Balancer, on []net.Listener) error {
 	server := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, h)
 	failed := make(chan error, len(on))
+	var served sync.WaitGroup
 	for _, l := range on {
-		go func() { failed <- server.Serve(l) }()
+		served.Go(func() { failed <- server.Serve(l) })
 	}
 	defer func() {
 		server.Stop()
-		for range on {
-			<-failed
-		}
+		served.Wait()
 	}()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -86,7 +86,6 @@ func serveHealth(ctx context.Context, b *lb.Balancer, on []net.Listener) error {
 		case <-ctx.Done():
 			return nil
 		case err := <-failed:
-			failed <- nil // for those who wait
 			return fmt.Errorf("answering probes: %w", err)
 		case <-tick.C:
 		}

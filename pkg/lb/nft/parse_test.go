@@ -9,7 +9,7 @@ import (
 )
 
 func TestParsePortRange(t *testing.T) {
-	for text, want := range map[string]PortRange{"80": {80, 80}, "90-95": {90, 95}, "any": {0, 65535}, " 1 - 2 ": {1, 2}, "0-65535": {0, 65535}} {
+	for text, want := range map[string]PortRange{"80": {80, 80}, "90-95": {90, 95}, "any": {0, 65535}, "1 - 2": {1, 2}, "0-65535": {0, 65535}} {
 		r, err := ParsePortRange(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, r)

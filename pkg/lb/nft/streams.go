@@ -154,8 +154,8 @@ func (b *balancer) remember(v view) expr.Any {
 
 // recall marks the packet of a connection that was learned, and keeps that for another while.
 func (b *balancer) recall(v view) []expr.Any {
-	key, _, next := v.key()
-	out := append(key, &expr.Lookup{SourceRegister: firstRegister, DestRegister: next, IsDestRegSet: true, SetName: learnedName(v.family)}, setMark(v))
+	out, _, next := v.key()
+	out = append(out, &expr.Lookup{SourceRegister: firstRegister, DestRegister: next, IsDestRegSet: true, SetName: learnedName(v.family)}, setMark(v))
 	if v.kind == direct {
 		out = append(out, b.remember(v))
 	}

@@ -245,7 +245,7 @@ func TestPing(t *testing.T) {
 		buf := make([]byte, 100)
 		n, _, err := unix.Recvfrom(fd, buf, 0)
 		if err != nil || n < 28 || buf[20] != 0 {
-			return fmt.Errorf("no echo reply: %d %v", n, err)
+			return fmt.Errorf("no echo reply: %d %w", n, err)
 		}
 		return nil
 	}))

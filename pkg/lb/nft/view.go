@@ -27,8 +27,6 @@ type view struct {
 	family family
 }
 
-var views = []view{{direct, ipv4}, {direct, ipv6}, {quoted, ipv4}, {quoted, ipv6}, {echo, ipv4}, {echo, ipv6}}
-
 // prefix begins the names of chains for this view.
 func (v view) prefix() string { return string(v.kind) + string('0'+byte(v.family)) }
 
