@@ -16,6 +16,7 @@ type NamespaceSynced struct {
 	Namespace string
 	Services  []pool.Service
 	Slices    []pool.Slice
+	Targets   []pool.Target
 }
 
 // NamespaceUnavailable says that a namespace cannot be read for now. Before the first sync its last stored effective
@@ -39,6 +40,12 @@ type SliceSet struct{ Slice pool.Slice }
 
 // SliceGone says that an EndpointSlice is deleted or lost its marker.
 type SliceGone struct{ Namespace, Name string }
+
+// TargetSet adds or replaces an ExternalTarget.
+type TargetSet struct{ Target pool.Target }
+
+// TargetGone says that an ExternalTarget is deleted.
+type TargetGone struct{ Ref pool.Ref }
 
 // TrenchConfigured is what the configuration of a trench says. Absent streams, and 0, mean the default of 100 targets.
 type TrenchConfigured struct {
@@ -74,6 +81,8 @@ func (ServiceSet) isEvent()           {}
 func (ServiceGone) isEvent()          {}
 func (SliceSet) isEvent()             {}
 func (SliceGone) isEvent()            {}
+func (TargetSet) isEvent()            {}
+func (TargetGone) isEvent()           {}
 func (TrenchConfigured) isEvent()     {}
 func (GrantsChanged) isEvent()        {}
 func (identified) isEvent()           {}

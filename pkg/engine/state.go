@@ -161,6 +161,10 @@ func (s *state) apply(ev Event) {
 		s.table.SetSlice(ev.Slice)
 	case SliceGone:
 		s.table.DeleteSlice(ev.Namespace, ev.Name)
+	case TargetSet:
+		s.table.SetTarget(ev.Target)
+	case TargetGone:
+		s.table.DeleteTarget(ev.Ref)
 	case TrenchConfigured:
 		s.configure(ev)
 	case Rebuilt:
@@ -195,6 +199,9 @@ func (s *state) sync(ev NamespaceSynced) {
 	}
 	for _, sl := range ev.Slices {
 		s.table.SetSlice(sl)
+	}
+	for _, x := range ev.Targets {
+		s.table.SetTarget(x)
 	}
 }
 

@@ -33,6 +33,7 @@ type namespace struct {
 	mu       sync.Mutex // guards all below and the stores; held while posting, so that events keep their order
 	services *store[pool.Service]
 	slices   *store[pool.Slice]
+	targets  *targets
 	synced   bool
 	faults   map[string]error // by resource, what keeps it from being read
 	fault    string           // the kind of fault reported last, empty for none
@@ -45,6 +46,7 @@ func newNamespace(name string, cfg SourceConfig) *namespace {
 		faults: make(map[string]error), done: make(chan struct{})}
 	n.services = newStore(n, services)
 	n.slices = newStore(n, endpointSlices)
+	n.targets = newTargets(n, cfg.Dynamic)
 	return n
 }
 
@@ -55,6 +57,7 @@ func (n *namespace) start(ctx context.Context) {
 		var wg sync.WaitGroup
 		wg.Go(func() { follow(ctx, n, n.services) })
 		wg.Go(func() { follow(ctx, n, n.slices) })
+		wg.Go(func() { n.targets.follow(ctx) })
 		wg.Wait()
 	}()
 }

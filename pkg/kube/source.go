@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nordix/meridio-nsp/pkg/engine"
@@ -21,13 +22,16 @@ type Sink interface{ Post(...engine.Event) }
 // SourceConfig configures a Source.
 type SourceConfig struct {
 	Client kubernetes.Interface
-	Sink   Sink
+	// Dynamic reads ExternalTargets; nil reads none.
+	Dynamic dynamic.Interface
+	Sink    Sink
 	// Namespaces are those watched from the start.
 	Namespaces []string
 	Log        *slog.Logger
 }
 
-// Source posts the Services and EndpointSlices that bear the marker: per namespace one NamespaceSynced, then differences.
+// Source posts the Services and EndpointSlices that bear the marker, and the ExternalTargets: per namespace one NamespaceSynced, then
+// differences.
 // It is a prometheus.Collector.
 type Source struct {
 	cfg SourceConfig

@@ -149,9 +149,10 @@ func (n *namespace) post(e engine.Event) {
 }
 
 func (n *namespace) postInitial() {
-	if n.synced || !n.services.synced || !n.slices.synced {
+	if n.synced || !n.services.synced || !n.slices.synced || !n.targets.known {
 		return
 	}
 	n.synced = true
-	n.sink.Post(engine.NamespaceSynced{Namespace: n.name, Services: n.services.sorted(), Slices: n.slices.sorted()})
+	n.sink.Post(engine.NamespaceSynced{Namespace: n.name, Services: n.services.sorted(), Slices: n.slices.sorted(),
+		Targets: n.targets.sorted()})
 }

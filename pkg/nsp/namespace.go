@@ -44,7 +44,7 @@ func (n *namespace) assemble(context.Context) error {
 	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
 	stored := n.saved.Documents[kube.GrantsDocument]
 	watched := newTargetNamespaces(n.cfg.Namespace, n.cfg.TargetNamespaces, kube.StoredGrants(stored))
-	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Sink: post, Namespaces: watched.names(), Log: n.log})
+	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Dynamic: n.dynamic, Sink: post, Namespaces: watched.names(), Log: n.log})
 	watched.set = n.source.SetNamespaces
 	n.grants = kube.NewGrants(kube.GrantsConfig{
 		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: stored, Save: n.registry.SaveDocument,

@@ -20,6 +20,7 @@ type flush struct {
 func (t *Table) Flush() Delta {
 	f := &flush{t, map[*slice]struct{}{}, map[*member]struct{}{}, map[*pool]struct{}{}}
 	f.takeSlices()
+	f.takeTargets()
 	f.takeServices()
 	for m := range f.newAccounts {
 		f.members[m] = struct{}{}
@@ -126,7 +127,7 @@ func (f *flush) touchAll(p *pool) {
 // readSlice replaces the listings of the slice by those of its present content. A member whose listing is as before is
 // looked at again only if the slice's version decides between this listing and another one.
 func (f *flush) readSlice(s *slice) {
-	had, now := s.edit()
+	had, now := f.edit(s)
 	for key := range had {
 		if _, ok := now.readings[key]; !ok {
 			f.unlist(s.listings[key])
@@ -179,30 +180,30 @@ func (f *flush) touchShared(s *slice) {
 }
 
 // edit is the part of the slice that differs from what was read last: the members listed there before, and what it says now.
-func (s *slice) edit() (iter.Seq[MemberKey], content) {
-	if had, now, ok := s.smallEdit(); ok {
+func (t *Table) edit(s *slice) (iter.Seq[MemberKey], content) {
+	if had, now, ok := t.smallEdit(s); ok {
 		return maps.Keys(had.readings), now
 	}
-	return maps.Keys(s.listings), s.read()
+	return maps.Keys(s.listings), t.read(s)
 }
 
 // read is empty for a slice that does not count: of no accepted pool, or a leftover of a Service of the same name.
-func (s *slice) read() content {
+func (t *Table) read(s *slice) content {
 	if s.pool == nil || !s.pool.spec.accepted() || s.in.OwnerUID != "" && s.in.OwnerUID != s.pool.spec.uid {
 		return content{}
 	}
-	return readSlice(s.in, s.in.Endpoints, s.pool.spec.permission.Externals)
+	return reader{s.pool.spec.permission, t.targets}.read(s.in, s.in.Endpoints)
 }
 
 // smallEdit spares reading 100 endpoints for the one that changed. It is only for slices that list nobody twice.
-func (s *slice) smallEdit() (had, now content, ok bool) {
+func (t *Table) smallEdit(s *slice) (had, now content, ok bool) {
 	if !s.plain || s.pool == nil || s.readAs != s.pool.spec ||
 		s.in.OwnerUID != s.last.OwnerUID || s.in.AddressType != s.last.AddressType {
 		return had, now, false
 	}
 	before, after := trim(s.last.Endpoints, s.in.Endpoints)
-	had = readSlice(s.last, before, s.readAs.permission.Externals)
-	now = readSlice(s.in, after, s.readAs.permission.Externals)
+	r := reader{s.readAs.permission, t.targets}
+	had, now = r.read(s.last, before), r.read(s.in, after)
 	for key := range now.readings {
 		_, here := had.readings[key]
 		if _, listed := s.listings[key]; listed && !here {

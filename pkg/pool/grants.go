@@ -14,8 +14,9 @@ const Any = "*"
 // Grant permits workloads of one namespace to join streams of one trench.
 type Grant struct {
 	Namespace string
-	// Accounts permits the pods that run as one of these ServiceAccounts, Externals the members without a pod; of those only Any is
-	// heeded, for nothing proves their names. With neither, every pod of the namespace is permitted and nothing else.
+	// Accounts permits the pods that run as one of these ServiceAccounts, Externals the ExternalTargets of these names; Any permits
+	// all ExternalTargets and also addresses behind which there is no object. With neither, every pod of the namespace is permitted
+	// and nothing else.
 	Accounts, Externals []string
 	// Trench, and where they are not empty Conduit and Stream, are what may be joined.
 	Trench, Conduit, Stream string
@@ -26,12 +27,15 @@ type Permission struct {
 	// Pods permits all pods, Accounts those that are proven to run as one of these ServiceAccounts; sorted.
 	Pods     bool
 	Accounts []string
-	// Externals permits members without a pod.
+	// Externals permits all members without a pod, Targets the ExternalTargets of these names; sorted.
 	Externals bool
+	Targets   []string
 }
 
 // Granted tells whether anything is permitted.
-func (p Permission) Granted() bool { return p.Pods || len(p.Accounts) > 0 || p.Externals }
+func (p Permission) Granted() bool {
+	return p.Pods || len(p.Accounts) > 0 || p.Externals || len(p.Targets) > 0
+}
 
 // Account tells whether pods that run as the account are permitted; the empty one is not known.
 func (p Permission) Account(name string) bool {
@@ -39,8 +43,19 @@ func (p Permission) Account(name string) bool {
 	return p.Pods || listed && name != ""
 }
 
+// Target tells whether the ExternalTarget of that name is permitted.
+func (p Permission) Target(name string) bool {
+	_, listed := slices.BinarySearch(p.Targets, name)
+	return p.Externals || listed
+}
+
 func (p Permission) equal(o Permission) bool {
-	return p.Pods == o.Pods && p.Externals == o.Externals && slices.Equal(p.Accounts, o.Accounts)
+	return p.Pods == o.Pods && slices.Equal(p.Accounts, o.Accounts) && p.readsLike(o)
+}
+
+// readsLike is whether the same endpoints are members by both.
+func (p Permission) readsLike(o Permission) bool {
+	return p.Externals == o.Externals && slices.Equal(p.Targets, o.Targets)
 }
 
 // Grants are all grants of one NSP. They are immutable; nil is none.
@@ -79,6 +94,8 @@ func (g *Grants) Permission(namespace string, k stream.Key) Permission {
 	}
 	slices.Sort(p.Accounts)
 	p.Accounts = slices.Compact(p.Accounts)
+	slices.Sort(p.Targets)
+	p.Targets = slices.Compact(p.Targets)
 	return p
 }
 
@@ -91,6 +108,7 @@ func (p *Permission) add(g Grant) {
 	p.Pods = p.Pods || len(g.Accounts) == 0 && len(g.Externals) == 0 || slices.Contains(g.Accounts, Any)
 	p.Externals = p.Externals || slices.Contains(g.Externals, Any)
 	p.Accounts = append(p.Accounts, g.Accounts...)
+	p.Targets = append(p.Targets, g.Externals...)
 }
 
 // accountOf is the ServiceAccount that a member is proven to run as, empty where that is not known.

@@ -18,7 +18,9 @@ type view struct {
 	pool  *pool
 	class class
 	slice *slice // the one that is believed
-	lost  loss
+	// target is whether an ExternalTarget is behind it there.
+	target bool
+	lost   loss
 }
 
 // loss is by whom a member is withheld, with its own name for the message; the zero value is nobody.
@@ -77,11 +79,19 @@ func (p *pool) setLoss(k MemberKey, l loss) {
 func (m *member) look(account string) []view {
 	var views []view
 	for _, l := range m.listings {
-		next := view{pool: l.slice.pool, class: l.class, slice: l.slice}
+		next := view{pool: l.slice.pool, class: l.class, slice: l.slice, target: l.target}
 		i := slices.IndexFunc(views, func(v view) bool { return v.pool == next.pool })
-		if i < 0 {
+		switch {
+		case i < 0:
 			views = append(views, next)
-		} else if l.slice.isNewer(views[i].slice) {
+		case next.target && views[i].target:
+			// Its addresses are spread over slices, and each speaks for its own.
+			next.class = max(views[i].class, next.class)
+			if !l.slice.isNewer(views[i].slice) {
+				next.slice = views[i].slice
+			}
+			views[i] = next
+		case l.slice.isNewer(views[i].slice):
 			views[i] = next
 		}
 	}
@@ -90,7 +100,7 @@ func (m *member) look(account string) []view {
 	for i := range views {
 		p := views[i].pool
 		switch {
-		case !m.key.External() && !p.spec.permission.Account(account):
+		case !m.key.External() && !views[i].target && !p.spec.permission.Account(account):
 			views[i].lost = loss{member: m.displayName(), denied: true, account: account}
 		case winner == nil:
 			winner = p

@@ -66,7 +66,7 @@ func (s *spec) listsLike(o *spec) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.uid == o.uid && s.permission.Externals == o.permission.Externals && s.accepted() == o.accepted()
+	return s.uid == o.uid && s.permission.readsLike(o.permission) && s.accepted() == o.accepted()
 }
 
 // compareAge is the order of rule 7; the name breaks the tie of objects that have no UID.

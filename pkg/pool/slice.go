@@ -59,15 +59,17 @@ type reading struct {
 	class class
 	name  string
 	addrs []netip.Addr // sorted, each once
+	// target is whether an ExternalTarget is behind it, rather than a pod.
+	target bool
 }
 
 func (r reading) equal(o reading) bool {
-	return r.class == o.class && r.name == o.name && slices.Equal(r.addrs, o.addrs)
+	return r.class == o.class && r.name == o.name && r.target == o.target && slices.Equal(r.addrs, o.addrs)
 }
 
 // merge is for a member that one slice lists more than once.
 func (r reading) merge(o reading) reading {
-	return reading{max(r.class, o.class), firstName(r.name, o.name), union(r.addrs, o.addrs)}
+	return reading{max(r.class, o.class), firstName(r.name, o.name), union(r.addrs, o.addrs), r.target && o.target}
 }
 
 // firstName is the lesser of those that are not empty: the names of one UID do not differ, unless somebody errs.
@@ -92,21 +94,27 @@ type content struct {
 	plain bool
 }
 
-// readSlice reads some endpoints of a slice; external is whether members without a pod may join.
-func readSlice(s *Slice, endpoints []Endpoint, external bool) content {
+// reader reads slices of a pool: what may join, and which ExternalTargets there are.
+type reader struct {
+	permission Permission
+	targets    map[Ref]*Target
+}
+
+// read reads some endpoints of a slice.
+func (r reader) read(s *Slice, endpoints []Endpoint) content {
 	if s.AddressType != AddressTypeIPv4 && s.AddressType != AddressTypeIPv6 {
 		return content{problems: []string{fmt.Sprintf("EndpointSlice %s/%s: address type %.40q is not supported; use IPv4 or IPv6",
 			s.Namespace, s.Name, s.AddressType)}}
 	}
 	c := content{readings: make(map[MemberKey]reading, len(endpoints)), plain: true}
-	add := func(k MemberKey, r reading) {
+	add := func(k MemberKey, now reading) {
 		if before, ok := c.readings[k]; ok {
-			r, c.plain = before.merge(r), false
+			now, c.plain = before.merge(now), false
 		}
-		c.readings[k] = r
+		c.readings[k] = now
 	}
 	for i, e := range endpoints {
-		if err := readEndpoint(s, e, external, add); err != nil {
+		if err := r.readEndpoint(s, e, add); err != nil {
 			c.plain = false
 			c.problems = append(c.problems, fmt.Sprintf("EndpointSlice %s/%s: endpoint %d: %s", s.Namespace, s.Name, i, err))
 		}
@@ -135,20 +143,28 @@ func equalTo[T comparable](a, b *T) bool {
 }
 
 // readEndpoint adds nothing of an endpoint with an error.
-func readEndpoint(s *Slice, e Endpoint, external bool, add func(MemberKey, reading)) error {
+func (r reader) readEndpoint(s *Slice, e Endpoint, add func(MemberKey, reading)) error {
 	addrs, err := readAddresses(s.AddressType, e.Addresses)
 	if err != nil {
 		return err
+	}
+	if e.Target != nil && e.Target.Kind == kindTarget {
+		key, now, err := r.readTarget(s, e, addrs)
+		if err != nil {
+			return err
+		}
+		add(key, now)
+		return nil
 	}
 	if e.Target != nil {
 		key, err := podKey(s.Namespace, *e.Target)
 		if err != nil {
 			return err
 		}
-		add(key, reading{classify(e), e.Target.Name, addrs})
+		add(key, reading{class: classify(e), name: e.Target.Name, addrs: addrs})
 		return nil
 	}
-	if !external {
+	if !r.permission.Externals {
 		return fmt.Errorf("has no targetRef, and namespace %s has no grant for members without a pod", s.Namespace)
 	}
 	for i, a := range addrs {
@@ -161,7 +177,7 @@ func readEndpoint(s *Slice, e Endpoint, external bool, add func(MemberKey, readi
 func podKey(namespace string, t TargetRef) (MemberKey, error) {
 	switch {
 	case t.Kind != "Pod":
-		return MemberKey{}, fmt.Errorf("targetRef is of kind %.40q; only Pod is supported", t.Kind)
+		return MemberKey{}, fmt.Errorf("targetRef is of kind %.40q; only Pod and ExternalTarget are supported", t.Kind)
 	case t.Namespace != "" && t.Namespace != namespace:
 		return MemberKey{}, fmt.Errorf("targetRef is in namespace %.63q, not in that of the EndpointSlice", t.Namespace)
 	case t.UID == "":

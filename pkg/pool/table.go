@@ -31,8 +31,10 @@ type Table struct {
 	newSlices   map[Ref]*Slice // by the slice's own name
 	newGrants   bool
 	newAccounts map[*member]struct{}
+	newTargets  map[Ref]*Target
 	// accounts are the ServiceAccounts that pods are proven to run as, of those that are listed and of others.
 	accounts map[MemberKey]string
+	targets  map[Ref]*Target
 
 	pools   map[Ref]*pool
 	slices  map[Ref]*slice
@@ -97,6 +99,8 @@ func New(cfg Config) *Table {
 		newSlices:   map[Ref]*Slice{},
 		newAccounts: map[*member]struct{}{},
 		accounts:    map[MemberKey]string{},
+		newTargets:  map[Ref]*Target{},
+		targets:     map[Ref]*Target{},
 		pools:       map[Ref]*pool{},
 		slices:      map[Ref]*slice{},
 		members:     map[MemberKey]*member{},
@@ -117,10 +121,11 @@ func (t *Table) SetSlice(s Slice) { t.newSlices[Ref{s.Namespace, s.Name}] = &s }
 // DeleteSlice forgets a slice.
 func (t *Table) DeleteSlice(namespace, name string) { t.newSlices[Ref{namespace, name}] = nil }
 
-// DropNamespace forgets all Services and slices of a namespace.
+// DropNamespace forgets all Services, slices and ExternalTargets of a namespace.
 func (t *Table) DropNamespace(namespace string) {
 	drop(namespace, t.pools, t.newServices)
 	drop(namespace, t.slices, t.newSlices)
+	drop(namespace, t.targets, t.newTargets)
 }
 
 func drop[Known, Input any](namespace string, known map[Ref]Known, input map[Ref]*Input) {

@@ -1,0 +1,132 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/nordix/meridio-nsp/api/v1alpha1"
+	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/pool"
+)
+
+// recorder keeps what is posted.
+type recorder struct {
+	mu     sync.Mutex
+	events []engine.Event
+}
+
+func (r *recorder) Post(events ...engine.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, events...)
+}
+
+func (r *recorder) await(t *testing.T, want engine.Event) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.events) > 0 && fmt.Sprint(r.events[len(r.events)-1]) == fmt.Sprint(want)
+	}, patience, time.Millisecond, "%v", want)
+}
+
+func externalTargetObject(name string, addrs ...string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ExternalTarget"))
+	u.SetNamespace("app")
+	u.SetName(name)
+	u.SetUID("u")
+	var list []any
+	for _, a := range addrs {
+		list = append(list, map[string]any{"address": a, "ready": true})
+	}
+	_ = unstructured.SetNestedSlice(u.Object, list, "status", "addresses")
+	return u
+}
+
+// targetsScene is a namespace whose Services and slices have been read already.
+func targetsScene(t *testing.T, fail func() error, objects ...runtime.Object) (*fake.FakeDynamicClient, *recorder) {
+	t.Helper()
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{targetsResource: "ExternalTargetList"}, objects...)
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		err := fail()
+		return err != nil, nil, err
+	})
+	posted := &recorder{}
+	n := newNamespace("app", SourceConfig{Sink: posted, Dynamic: client, Log: slog.New(slog.DiscardHandler)})
+	n.targets.absent = 5 * time.Millisecond
+	n.services.synced, n.slices.synced = true, true
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { n.targets.follow(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return client, posted
+}
+
+func never() error { return nil }
+
+func TestExternalTargetsArePosted(t *testing.T) {
+	client, posted := targetsScene(t, never, externalTargetObject("vm", "192.0.2.1", "nonsense"))
+	target, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, target.Confirmed)
+	posted.await(t, engine.NamespaceSynced{Namespace: "app", Targets: []pool.Target{target}})
+	require.Eventually(t, func() bool { return len(client.Actions()) >= 2 }, patience, time.Millisecond) // the watch is open
+	resource := client.Resource(targetsResource).Namespace("app")
+	_, err = resource.Update(t.Context(), externalTargetObject("vm", "192.0.2.2"), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	target.Confirmed = []netip.Addr{netip.MustParseAddr("192.0.2.2")}
+	posted.await(t, engine.TargetSet{Target: target})
+	require.NoError(t, resource.Delete(t.Context(), "vm", metav1.DeleteOptions{}))
+	posted.await(t, engine.TargetGone{Ref: target.Ref})
+}
+
+func TestExternalTargetsThatNobodyHasHoldUpNobody(t *testing.T) {
+	for name, err := range map[string]error{
+		"no such kind":  apierrors.NewNotFound(schema.GroupResource{Resource: "externaltargets"}, ""),
+		"no permission": apierrors.NewForbidden(schema.GroupResource{Resource: "externaltargets"}, "", errors.New("no")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			fault := err
+			_, posted := targetsScene(t, func() error { mu.Lock(); defer mu.Unlock(); return fault }, externalTargetObject("vm"))
+			posted.await(t, engine.NamespaceSynced{Namespace: "app"})
+			mu.Lock()
+			fault = nil // installed, or permitted
+			mu.Unlock()
+			target, _ := externalTarget(externalTargetObject("vm"))
+			posted.await(t, engine.TargetSet{Target: target})
+		})
+	}
+}
+
+func TestExternalTargetsAreWaitedForWhileTheServerIsAway(t *testing.T) {
+	var mu sync.Mutex
+	var fault error = apierrors.NewServiceUnavailable("away")
+	asked := make(chan struct{}, 100)
+	_, posted := targetsScene(t, func() error { mu.Lock(); defer mu.Unlock(); asked <- struct{}{}; return fault }, externalTargetObject("vm"))
+	<-asked
+	posted.mu.Lock()
+	require.Empty(t, posted.events)
+	posted.mu.Unlock()
+	mu.Lock()
+	fault = nil
+	mu.Unlock()
+	require.Eventually(t, func() bool { posted.mu.Lock(); defer posted.mu.Unlock(); return len(posted.events) == 1 }, patience, time.Millisecond)
+}
