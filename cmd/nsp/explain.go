@@ -201,7 +201,7 @@ func (p *explanationPrinter) counts(e *explain.Explanation) {
 	if len(e.Counts) == 0 {
 		return
 	}
-	p.line("\n%d members", e.Members)
+	p.line("\nmembers: %d", e.Members)
 	width := 0
 	for _, c := range e.Counts {
 		width = max(width, len(c.Title))

@@ -118,7 +118,7 @@ func (e *Explanation) conclude() {
 		e.Works = true
 		e.Verdict = "takes traffic"
 		if e.Members > 0 {
-			e.Verdict = fmt.Sprintf("all %d members take traffic", e.Members)
+			e.Verdict = fmt.Sprintf("every member takes traffic (%d)", e.Members)
 		}
 	}
 	if others := len(e.Paths) - 1; others > 0 && stopped {
