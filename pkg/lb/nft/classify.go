@@ -21,8 +21,8 @@ const (
 
 // classifier makes the chains that find the flow of a packet.
 //
-//	prerouting --VIP--> v4.<digest> --protocol--> p4.<digest> --port--> f4.<flow>.<digest> ---> s4.<stream>
-//	                        |                         \--several flows--> l4.<digest> --/
+//	prerouting --VIP--> v4.<digest> --protocol--> ps4.<digest> --port--> fs4.<flow>.<digest> ---> s4.<stream>
+//	                        |                         \--several flows--> ls4.<digest> --/
 //	                        \--ICMP--> error or echo, which do the same with other offsets
 type classifier struct {
 	*Program
