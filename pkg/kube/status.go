@@ -43,7 +43,7 @@ const (
 // StatusConfig configures Status.
 type StatusConfig struct {
 	Client kubernetes.Interface
-	// Namespaces are those in which conditions are looked for that an earlier run left behind.
+	// Namespaces are those in which conditions are looked for that an earlier run left behind; see SetNamespaces.
 	Namespaces []string
 	// Interval is the least time between two writes for one Service; default 1 s.
 	Interval time.Duration
@@ -62,6 +62,9 @@ type Status struct {
 	mu      sync.Mutex
 	entries map[pool.Ref]*entry
 	queue   workqueue.TypedRateLimitingInterface[pool.Ref] // nil unless Run runs
+	// namespaces have been looked through, or are by look, which is nil unless Run runs.
+	namespaces map[string]bool
+	look       func(namespace string)
 }
 
 // entry is one Service. Only want is shared, under the mutex; the rest belongs to the worker.
@@ -83,7 +86,7 @@ func NewStatus(cfg StatusConfig) *Status {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 50)
-	return &Status{
+	s := &Status{
 		cfg:     cfg,
 		limiter: rate.NewLimiter(rate.Limit(cfg.Limit), max(1, int(2*cfg.Limit))),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -91,6 +94,8 @@ func NewStatus(cfg StatusConfig) *Status {
 		}, []string{"result"}),
 		entries: make(map[pool.Ref]*entry),
 	}
+	s.SetNamespaces(cfg.Namespaces)
+	return s
 }
 
 // Pools says what there is to say of some pools; nil is a Service that is no pool any more. It does not block.
@@ -129,11 +134,7 @@ func (s *Status) Run(ctx context.Context) error {
 		queue.Add(ref)
 	}
 	s.mu.Unlock()
-	var sweeps sync.WaitGroup
-	defer sweeps.Wait()
-	for _, namespace := range s.cfg.Namespaces {
-		sweeps.Go(func() { s.sweep(ctx, namespace) })
-	}
+	defer s.sweepAll(ctx)()
 
 	for {
 		ref, ending := queue.Get()

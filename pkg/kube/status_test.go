@@ -162,6 +162,25 @@ func TestStatusMarkerRemovedWhileAway(t *testing.T) {
 	require.Len(t, e.get(t, "stays").Status.Conditions, 2)
 }
 
+// Likewise in a namespace that joins while it runs, once it can be read.
+func TestNamespaceThatJoinsIsSwept(t *testing.T) {
+	e := newEnv(t, readServices, writeStatus, writeEvents)
+	left := e.service(t, "left")
+	before, _ := e.status(t)
+	before.Pools(poolOf(left, "first", 2))
+	e.await(t, "left", ConditionAccepted, "Accepted", "first")
+	e.relabel(t, "left", "null")
+
+	s, lines := e.status(t)
+	e.grant(t, e.ns, writeStatus, writeEvents)
+	s.SetNamespaces([]string{e.ns, e.ns})
+	require.Eventually(t, func() bool { return lines.count("fault=Forbidden") == 1 }, patience, tick)
+	s.SetNamespaces([]string{e.ns}) // it is being looked through
+	e.grant(t, e.ns, readServices, writeStatus, writeEvents)
+	require.Eventually(t, func() bool { return len(e.get(t, "left").Status.Conditions) == 0 }, patience, tick)
+	require.Equal(t, 1, lines.count("fault=Forbidden"))
+}
+
 // What pools do is measured, as long as they are pools.
 func TestPoolMetrics(t *testing.T) {
 	s := NewStatus(StatusConfig{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,38 @@ var unmarked = fields.OneTermNotEqualSelector(pool.LabelMarker, pool.MarkerValue
 
 // sweepPage bounds one answer: a namespace may have thousands of Services that are none of our business.
 const sweepPage = 500
+
+// SetNamespaces replaces the set of namespaces, at any time. One that is new in it is looked through for what an earlier run left
+// behind.
+func (s *Status) SetNamespaces(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.namespaces
+	s.namespaces = make(map[string]bool, len(names))
+	for _, name := range names {
+		if !before[name] && !s.namespaces[name] && s.look != nil {
+			s.look(name)
+		}
+		s.namespaces[name] = true
+	}
+}
+
+// sweepAll looks through the namespaces, and those to come, until ctx ends; what it returns waits for that.
+func (s *Status) sweepAll(ctx context.Context) (wait func()) {
+	var sweeps sync.WaitGroup
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look = func(namespace string) { sweeps.Go(func() { s.sweep(ctx, namespace) }) }
+	for namespace := range s.namespaces {
+		s.look(namespace)
+	}
+	return func() {
+		s.mu.Lock()
+		s.look = nil
+		s.mu.Unlock()
+		sweeps.Wait()
+	}
+}
 
 // sweep looks once for Services that lost their marker while nobody watched: nothing else would ever take their conditions
 // away, and they would claim to be served. It tries until it has seen them all.

@@ -44,8 +44,11 @@ func (n *namespace) assemble(context.Context) error {
 	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
 	stored := n.saved.Documents[kube.GrantsDocument]
 	watched := newTargetNamespaces(n.cfg.Namespace, n.cfg.TargetNamespaces, kube.StoredGrants(stored))
-	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Dynamic: n.dynamic, Sink: post, Namespaces: watched.names(), Log: n.log})
-	watched.set = n.source.SetNamespaces
+	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Sink: post, Namespaces: watched.names(), Log: n.log})
+	watched.set = func(names []string) {
+		n.source.SetNamespaces(names)
+		n.status.SetNamespaces(names)
+	}
 	n.grants = kube.NewGrants(kube.GrantsConfig{
 		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: stored, Save: n.registry.SaveDocument,
 		Changed: watched.add, Log: n.log,
