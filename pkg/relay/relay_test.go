@@ -322,7 +322,10 @@ func TestRelayIsSwitchedOnAndOff(t *testing.T) {
 	n.post(pods(1, false, 1)...)
 	p.until("pod 1 is out", func() bool { return len(p.read(active)) == 1 })
 	p.stop()
-	require.Equal(t, [][]string{{t1, t2 + "!"}, {t1, t2 + "!", t3 + "!"}, {t1, t2 + "!", t3}}, lists())
+	got := lists()
+	require.Equal(t, []string{t1, t2 + "!"}, got[0])
+	require.Equal(t, []string{t1, t2 + "!", t3}, got[len(got)-1])
+	require.LessOrEqual(t, len(got), 3, "nothing else in between than target 3 before it is enabled: %v", got)
 
 	r, e, stop := alone(t, store)
 	require.Equal(t, []string{t1, t2 + "!", t3}, listOf(t, e, registered))
