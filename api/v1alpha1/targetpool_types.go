@@ -18,6 +18,7 @@ const ConditionAccepted = "Accepted"
 // +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.status.service`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="the name must also be one for a Service: at most 63 letters, digits and '-', beginning with a letter"
 type TargetPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -97,6 +97,18 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
+func TestNameOfATargetPool(t *testing.T) {
+	c := install(t)
+	client, err := dynamic.NewForConfig(c.Config())
+	require.NoError(t, err)
+	pools := client.Resource(Resource("targetpools")).Namespace(c.Namespace(t))
+	for name, ok := range map[string]bool{"pool-1": true, "1-pool": false, "pool.a": false, strings.Repeat("a", 64): false} {
+		o := object(t, "TargetPool", name, accepted["TargetPool"][0])
+		_, err := pools.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.Equal(t, ok, err == nil, "%s: %v", name, err)
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	c := install(t)
 	client, err := dynamic.NewForConfig(c.Config())
