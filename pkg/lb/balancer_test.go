@@ -291,3 +291,25 @@ func TestIntentOfTargets(t *testing.T) {
 	require.Len(t, refused, 4)
 	require.Equal(t, []nft.Target{{Identifier: 1, Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("fd00::1")}}}, d.Streams[0].Targets)
 }
+
+// A link that goes down takes its target along, whose traffic the others get; when it is back the target gets its share again.
+func TestLinkTakesItsTargetAlong(t *testing.T) {
+	net, nsp := newNetwork(t, 1), startFake(t)
+	far := netns.Test(t, "far")
+	netns.Connect(t, netns.End{Space: net.lb, Link: "far", Addresses: []string{"172.18.0.1/24"}},
+		netns.End{Space: far, Link: "eth0", Addresses: []string{"172.18.0.2/24"}})
+	far.Route(t, "0.0.0.0/0", "172.18.0.1")
+	require.NoError(t, far.AddAddress("lo", "20.0.0.1/32"))
+	net.serve(far, "2")
+	nsp.configure()
+	nsp.target(1, active, address(1)+"/24")
+	nsp.target(2, active, "172.18.0.2/24")
+	net.balance(nsp)
+	net.eventually("1 2")
+	link, err := net.lb.Netlink().LinkByName("far")
+	require.NoError(t, err)
+	require.NoError(t, net.lb.Netlink().LinkSetDown(link))
+	net.eventually("1")
+	require.NoError(t, net.lb.Netlink().LinkSetUp(link))
+	net.eventually("1 2")
+}

@@ -17,14 +17,14 @@ type Refused map[string]error
 
 // compiler turns what is desired into a program. It keeps what took long to compute.
 type compiler struct {
-	learn  time.Duration
-	tables tableCache
+	learn   time.Duration
+	tables  tableCache
+	classes classCache
 }
 
 // compile makes the program of a desired state. shares are who can be reached, by stream; marks are what stands for them.
 func (c *compiler) compile(desired *Desired, shares map[string]map[family]share, marks func(string, uint32) uint32) (*Program, Refused) {
 	p, refused := newProgram(), Refused{}
-	p.addBase()
 	p.addNATs(desired, refused)
 	b := &balancer{p, c.learn, marks, c.tables.get}
 	streams := map[string]bool{}
@@ -47,8 +47,9 @@ func (c *compiler) compile(desired *Desired, shares map[string]map[family]share,
 		s := learnedSet(f, c.learn)
 		p.sets[s.Name] = s
 	}
-	classes := &classifier{p, accepted(desired, streams, refused), map[string]string{}}
-	classes.classify(desired)
+	classes := c.classes.get(desired, accepted(desired, streams, refused))
+	maps.Copy(p.chains, classes.chains)
+	maps.Copy(p.sets, classes.sets)
 	p.prune()
 	return p, refused
 }

@@ -45,7 +45,7 @@ type balancer struct {
 	learn time.Duration
 	// marks of the targets of a stream, by identifier.
 	marks func(stream string, identifier uint32) uint32
-	table func(size int, identifiers []uint32) []uint32
+	table func(size int, members []member) []uint32
 }
 
 // balance adds a stream; shares are those of its targets that can be reached.
@@ -76,15 +76,11 @@ func maxTargets(s *Stream) int {
 }
 
 func (b *balancer) slotsOf(s *Stream, size int, identifiers []uint32) slotMap {
-	marks := make([]uint32, size)
-	byID := make(map[uint32]uint32, len(identifiers))
-	for _, id := range identifiers {
-		byID[id] = b.marks(s.Name, id)
+	members := make([]member, len(identifiers))
+	for i, id := range identifiers {
+		members[i] = member{id, b.marks(s.Name, id)}
 	}
-	for slot, id := range b.table(size, identifiers) {
-		marks[slot] = byID[id]
-	}
-	return slotMap{marks}
+	return slotMap{b.table(size, members)}
 }
 
 // pick are the rules that choose a target. While targets drain, TCP and SCTP connections that began before go by the table in which
