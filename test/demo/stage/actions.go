@@ -93,7 +93,7 @@ func trenchProcess(s *side) (name string, process *play.NSP) { return "nsp trenc
 // killed ends a process without warning, starts it again once its load balancers have noticed, and waits until they are back.
 func killed(which func(*side) (string, *play.NSP), lbs ...string) action {
 	return func(ctx context.Context, s *side) error {
-		note := func(who, what string) { s.journal.add(event{at: time.Now(), kind: process, who: who, what: what}) }
+		note := func(who, what string) { s.journal.add(event{at: time.Now(), kind: life, who: who, what: what}) }
 		name, nsp := which(s)
 		until := func(live bool, what string) error {
 			done := make(map[string]bool)

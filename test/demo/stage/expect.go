@@ -104,7 +104,7 @@ func undisturbed() expectation {
 	return expectation{
 		says: "no load balancer stopped sending to anybody meanwhile",
 		holds: func(_ context.Context, w *world) bool {
-			return !slices.ContainsFunc(w.red.journal.since(w.began), func(ev event) bool { return ev.kind == traffic })
+			return !slices.ContainsFunc(w.red.journal.since(w.began), func(ev event) bool { return ev.kind == sends })
 		},
 	}
 }

@@ -52,7 +52,7 @@ func (s *side) stagesOf(f flip, began time.Time, sidecar bool) (out stages, ok b
 			out.told = at
 		case held:
 			out.held = at
-		case traffic:
+		case sends:
 			heard[ev.who] = true
 			out.hears(ev.who, at)
 		}

@@ -17,8 +17,8 @@ const (
 	announced kind = iota // an EndpointSlice says something of a pod
 	told                  // a sidecar got a list
 	held                  // a sidecar opened or closed a stream
-	traffic               // a load balancer changed its mind
-	process               // the nsp came or went, or somebody came back to it
+	sends                 // a load balancer changed its mind
+	life                  // the nsp came or went, or somebody came back to it
 	trouble               // something failed
 )
 
@@ -59,7 +59,7 @@ func (j *journal) send(at time.Time, r route, pod string, on bool, why string) {
 	if j.sending[r][pod] == on {
 		return
 	}
-	ev := event{at: at, kind: traffic, who: r.lb, what: r.stream + " goes to %s", pod: pod}
+	ev := event{at: at, kind: sends, who: r.lb, what: r.stream + " goes to %s", pod: pod}
 	if on {
 		j.sending[r][pod] = true
 	} else {
@@ -168,7 +168,7 @@ func millis(d time.Duration) string {
 
 // timeline writes events with their time since t.
 func (s *screen) timeline(t time.Time, events []event) {
-	colours := map[kind]style{announced: dim, told: blue, held: blue, traffic: bold, trouble: red}
+	colours := map[kind]style{announced: dim, told: blue, held: blue, sends: bold, trouble: red}
 	for _, e := range entries(events) {
 		prefix := fmt.Sprintf("     %-17s %-17s ", e.when(t), strings.Join(e.who, " "))
 		s.text(prefix, colours[e.kind], e.text())

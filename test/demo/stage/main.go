@@ -3,12 +3,14 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -24,6 +26,8 @@ type Config struct {
 	Log io.Writer
 	// Colour is for terminals.
 	Colour bool
+	// Results is the directory that takes the summary of real packets and its figure; default meridio-nsp-demo in that of temporary files.
+	Results string
 	// Keep leaves everything running after the last scene, until the context ends.
 	Keep bool
 }
@@ -58,7 +62,8 @@ func Run(ctx context.Context, cfg Config) int {
 }
 
 func run(ctx context.Context, cfg Config, out *screen) error {
-	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress(), real: netns.Available() == nil}
+	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress(), real: netns.Available() == nil,
+		results: cmp.Or(cfg.Results, filepath.Join(os.TempDir(), "meridio-nsp-demo"))}
 	defer w.close()
 	if err := w.open(ctx); err != nil {
 		return err
@@ -73,6 +78,9 @@ func run(ctx context.Context, cfg Config, out *screen) error {
 		}
 	}
 	w.summary()
+	if err := w.realSummary(); err != nil {
+		return err
+	}
 	if cfg.Keep {
 		w.keep(ctx)
 	}

@@ -42,7 +42,9 @@ type side struct {
 	slices      *play.Slices
 	lbs         map[string]interface{ Live() bool }
 	// real is whether pods have the sidecar program, in network namespaces of their own.
-	real    bool
+	real bool
+	// fabric is where real packets go; nil before they do.
+	fabric  *fabric
 	closers []func()
 
 	mu   sync.Mutex
@@ -393,7 +395,12 @@ func (s *side) dropNamespace() {
 	_ = s.cluster.DeleteNamespace(ctx, s.name) // the user sees what is left
 }
 
-func (s *side) onClose(f func()) { s.closers = append(s.closers, f) }
+// onClose has f called at the end, before what was given earlier. Several can call it at once.
+func (s *side) onClose(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, f)
+}
 
 func (s *side) close() {
 	for _, f := range slices.Backward(s.closers) {

@@ -79,10 +79,10 @@ func TestOnlyChangesOfTrafficAreEvents(t *testing.T) {
 func TestTimelineGathers(t *testing.T) {
 	var out strings.Builder
 	(&screen{out: &out}).timeline(start, []event{
-		{after(1), traffic, "lb-2", "s goes to %s", "b"},
-		{after(2.5), traffic, "lb-1", "s goes to %s", "a"},
+		{after(1), sends, "lb-2", "s goes to %s", "b"},
+		{after(2.5), sends, "lb-1", "s goes to %s", "a"},
 		{after(3), held, "sidecar", "of %s: opened s", "a"},
-		{after(1500), traffic, "lb-1", "s goes to %s", "b"},
+		{after(1500), sends, "lb-1", "s goes to %s", "b"},
 	})
 	require.Equal(t, ""+
 		"     +1.0..1500 ms     lb-1 lb-2         s goes to a, b\n"+
@@ -94,18 +94,18 @@ func TestStagesOf(t *testing.T) {
 	s, f := w.red, flip{pod: "a"}
 	s.journal.add(event{after(-1), announced, "EndpointSlice", "", "a"})
 	s.journal.add(event{after(2), announced, "EndpointSlice", "", "a"})
-	s.journal.add(event{after(3), traffic, "lb-2", "", "a"})
-	s.journal.add(event{after(4), traffic, "lb-1", "", "other"})
+	s.journal.add(event{after(3), sends, "lb-2", "", "a"})
+	s.journal.add(event{after(4), sends, "lb-1", "", "other"})
 	_, ok := s.stagesOf(f, start, false)
 	require.False(t, ok, "lb-1 has not heard")
-	s.journal.add(event{after(5), traffic, "lb-1", "", "a"})
+	s.journal.add(event{after(5), sends, "lb-1", "", "a"})
 	got, ok := s.stagesOf(f, start, false)
 	require.True(t, ok)
 	require.Equal(t, stages{slice: 2 * time.Millisecond, first: 3 * time.Millisecond, last: 5 * time.Millisecond}, got)
 	s.lbs[oldLB] = nil
 	_, ok = s.stagesOf(f, start, false)
 	require.False(t, ok, "the old one has not heard")
-	s.journal.add(event{after(7), traffic, oldLB, "", "a"})
+	s.journal.add(event{after(7), sends, oldLB, "", "a"})
 	got, ok = s.stagesOf(f, start, false)
 	require.True(t, ok)
 	require.Equal(t, 5*time.Millisecond, got.last, "the old one is neither first nor last")

@@ -32,6 +32,10 @@ type world struct {
 	// began is when the current scene began.
 	began time.Time
 	flips []flipResult
+	// phases happened under real load, which began at realBegan. results is the directory that keeps what came of them.
+	phases    []phaseResult
+	realBegan time.Time
+	results   string
 }
 
 func (w *world) open(ctx context.Context) error {
