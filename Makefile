@@ -19,7 +19,7 @@ UNITS  = $(shell $(GO) list ./... | grep -vE '/test/(e2e|cluster)(/|$$)')
 # As root everything can run, so nothing may be skipped.
 REPORT = $(GO) run ./test/report $(if $(filter 0,$(shell id -u)),-no-skips)
 
-.PHONY: help build test verify unit e2e e2e-all lint vet-modules fuzz bench demo proto proto-check proto-baseline crds crds-check controlplane clean
+.PHONY: help build test verify unit e2e e2e-all lint vet-modules fuzz bench demo proto proto-check proto-baseline crds crds-check docs docs-check controlplane clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ e2e: build controlplane $(TOOLS)/helm ## Run the main end-to-end lane on a real 
 e2e-all: build controlplane $(TOOLS)/helm ## Run all end-to-end lanes, one after the other
 	$(GO) test -race -count=1 -timeout 40m -p 1 -json $(LANES) | $(REPORT)
 
-lint: $(addprefix $(TOOLS)/,golangci-lint buf helm) proto-check crds-check ## Check code, protos and chart
+lint: $(addprefix $(TOOLS)/,golangci-lint buf helm) proto-check crds-check docs-check ## Check code, protos and chart
 	$(GO) vet ./...
 	$(TOOLS)/golangci-lint run ./...
 	cd api && $(TOOLS)/buf format -d --exit-code && $(TOOLS)/buf lint && $(TOOLS)/buf breaking --against baseline.binpb
@@ -87,6 +87,19 @@ crds-check: $(TOOLS)/controller-gen
 	$(TOOLS)/controller-gen object crd paths=./api/v1alpha1 output:object:dir=$$fresh/go output:crd:dir=$$fresh/crds && \
 	diff $$fresh/go/zz_generated.deepcopy.go api/v1alpha1 && diff -r $$fresh/crds $(CHART)/files/crds || \
 	{ echo 'generated code is stale: run "make crds"' >&2; exit 1; }
+
+# The tests that compare a page of docs/reference with the code write it, one after the other.
+REFERENCE := ./cmd/... ./pkg/nsp ./pkg/tapa/sidecar ./pkg/lb ./pkg/kube ./test/reference
+
+docs: $(TOOLS)/buf ## Generate docs/reference from the code
+	cd api && $(TOOLS)/buf build -o ../bin/api.binpb
+	$(GO) run ./test/reference/api bin/api.binpb > docs/reference/api.md
+	UPDATE_REFERENCE=1 $(GO) test -count=1 -p 1 -run '^TestReference$$' $(REFERENCE)
+
+docs-check: $(TOOLS)/buf
+	@mkdir -p bin && cd api && $(TOOLS)/buf build -o ../bin/api.binpb
+	@$(GO) run ./test/reference/api bin/api.binpb | diff docs/reference/api.md - || { echo 'docs/reference is stale: run "make docs"' >&2; exit 1; }
+	$(GO) test -run '^TestReference$$' $(REFERENCE)
 
 # Developer tools, each pinned by a module of its own: their dependencies would lift each other's versions.
 $(TOOLS)/%: test/tools/%/go.mod

@@ -47,6 +47,14 @@ func NotFromEnvironment(cmd *cobra.Command, flag string) {
 	}
 }
 
+// Variable is the environment variable that FromEnvironment sets a flag from, empty where there is none.
+func Variable(f *pflag.Flag) string {
+	if _, not := f.Annotations[notFromEnvironment]; not {
+		return ""
+	}
+	return variableOf(f.Name)
+}
+
 // variableOf is the environment variable of a flag.
 func variableOf(flag string) string {
 	if flag == SPIFFEFlag {

@@ -42,7 +42,11 @@ var (
 
 // Describe implements prometheus.Collector.
 func (l *live) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{heldDesc, limitDesc, omittedDesc, backlogDesc, lagDesc, coalescedDesc} {
+	own := []*prometheus.Desc{lagDesc, coalescedDesc}
+	if l.engine != nil {
+		own = append(own, heldDesc, limitDesc, omittedDesc, backlogDesc)
+	}
+	for _, d := range own {
 		descs <- d
 	}
 }
@@ -61,7 +65,7 @@ func (l *live) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge(backlogDesc, float64(l.engine.Backlog()))
 	// An engine that is so busy, or has ended, has no figures; those that are asked for next time may be better.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	usages, err := l.engine.Usages(ctx)
 	if err != nil {
