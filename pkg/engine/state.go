@@ -176,6 +176,14 @@ func (s *state) apply(ev Event) {
 			s.grantsPending = false
 			s.everything()
 		}
+	default:
+		s.applyCall(ev)
+	}
+}
+
+// applyCall takes in what follows from a call of somebody.
+func (s *state) applyCall(ev Event) {
+	switch ev := ev.(type) {
 	case identified:
 		s.identify(ev)
 	case reported:
