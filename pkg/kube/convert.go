@@ -87,7 +87,7 @@ func convertPorts(ports []corev1.ServicePort) []pool.Port {
 	var converted []pool.Port
 	for _, p := range ports {
 		converted = append(converted, pool.Port{
-			Protocol: string(p.Protocol), Number: uint16(p.Port), Target: uint16(max(0, min(p.TargetPort.IntValue(), 65535))), //nolint:gosec // both are bounded
+			Protocol: string(p.Protocol), Number: uint16(p.Port), Target: uint16(max(0, min(p.TargetPort.IntValue(), 65535))),
 		})
 	}
 	return converted

@@ -221,11 +221,9 @@ func (p *player) setGrant() {
 		Accounts: one(p.pick, nil, nil, []string{"web"}, []string{"db", "web"}), Externals: one(p.pick, nil, nil, []string{Any}),
 	}
 	same := func(o Grant) bool { return reflect.DeepEqual(g, o) }
-	all := slices.Clone(p.grants)
-	if slices.ContainsFunc(all, same) {
-		p.grants = slices.DeleteFunc(all, same)
-	} else {
-		p.grants = append(all, g)
+	was := slices.Clone(p.grants)
+	if p.grants = slices.DeleteFunc(slices.Clone(was), same); len(p.grants) == len(was) {
+		p.grants = append(p.grants, g)
 	}
 	p.table.SetGrants(NewGrants(p.grants))
 }

@@ -52,7 +52,7 @@ func (c *clerk) client(t *testing.T) *Client {
 	pb.RegisterReservationServer(s, c)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() { s.Stop(); <-done })
+	t.Cleanup(func() { s.Stop(); _ = <-done })
 	client, err := New(testConfig(l.Addr().String()))
 	require.NoError(t, err)
 	return client
