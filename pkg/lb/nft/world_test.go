@@ -36,11 +36,20 @@ type world struct {
 	client, lb *netns.Space
 	targets    []*netns.Space
 	plane      *Plane
+	// patience is how long an answer is waited for.
+	patience time.Duration
+}
+
+// briefly is the world in which no answer is expected.
+func (w *world) briefly() *world {
+	brief := *w
+	brief.patience = answerTime
+	return &brief
 }
 
 func newWorld(t testing.TB, targets int) *world {
 	t.Helper()
-	w := &world{t: t, client: netns.Test(t, "client"), lb: netns.Test(t, "lb")}
+	w := &world{t: t, patience: patience, client: netns.Test(t, "client"), lb: netns.Test(t, "lb")}
 	require.NoError(t, w.lb.Forward())
 	require.NoError(t, w.lb.AddBridge("br0", "172.16.0.1/16", "fd00:16::1/64"))
 	netns.Connect(t, netns.End{Space: w.lb, Link: "client", Addresses: []string{"10.0.0.1/24", "fd00:10::1/64"}},
@@ -177,7 +186,7 @@ func (w *world) ask(vip string, port, size int, from ...string) string {
 	defer c.Close()
 	_, err := c.Write(make([]byte, size))
 	require.NoError(w.t, err)
-	require.NoError(w.t, c.SetReadDeadline(time.Now().Add(answerTime)))
+	require.NoError(w.t, c.SetReadDeadline(time.Now().Add(w.patience)))
 	buf := make([]byte, 100)
 	n, err := c.Read(buf)
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -192,8 +201,11 @@ func (w *world) ask(vip string, port, size int, from ...string) string {
 	return name
 }
 
-// answerTime is as long as a test waits for a packet that must not come.
-const answerTime = 150 * time.Millisecond
+// A test waits for a packet that must not come for answerTime, and for one that must come for patience: others keep the machine busy.
+const (
+	answerTime = 150 * time.Millisecond
+	patience   = 10 * time.Second
+)
 
 // shares asks so often, from different ports, and counts who answered.
 func (w *world) shares(vip string, port, times int) map[string]int {
@@ -265,7 +277,7 @@ func answerTCP(c net.Conn, name string) {
 // dialTCP connects from an address of the client; nil where nobody answers.
 func (w *world) dialTCP(vip string, port int, from string) net.Conn {
 	w.t.Helper()
-	d := net.Dialer{Timeout: answerTime}
+	d := net.Dialer{Timeout: w.patience}
 	if from != "" {
 		a, err := net.ResolveTCPAddr("tcp", from)
 		require.NoError(w.t, err)
@@ -280,11 +292,11 @@ func (w *world) dialTCP(vip string, port int, from string) net.Conn {
 }
 
 // said is which target is at the other end of a connection; empty where none answers in time.
-func said(c net.Conn) string {
+func (w *world) said(c net.Conn) string {
 	if c == nil {
 		return ""
 	}
-	_ = c.SetDeadline(time.Now().Add(3 * answerTime))
+	_ = c.SetDeadline(time.Now().Add(w.patience))
 	if _, err := c.Write([]byte{'?'}); err != nil {
 		return ""
 	}
@@ -300,7 +312,7 @@ func (w *world) askTCP(vip string, port int, from string) string {
 	if c != nil {
 		defer c.Close()
 	}
-	return said(c)
+	return w.said(c)
 }
 
 // trace is what the data plane says of a packet.
