@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"io"
+	"path/filepath"
 	"testing"
 	"unicode/utf8"
 
@@ -10,15 +11,18 @@ import (
 
 	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/demo/stage"
+	"github.com/nordix/meridio-nsp/test/netns"
 )
 
 // The demo checks each thing that it shows; here it is only played, on a cluster of its own.
 func TestDemo(t *testing.T) {
 	cluster.SkipIfShort(t)
 	var out bytes.Buffer
-	code := stage.Run(t.Context(), stage.Config{Out: io.MultiWriter(&out, t.Output())})
+	results := t.TempDir()
+	code := stage.Run(t.Context(), stage.Config{Out: io.MultiWriter(&out, t.Output()), Results: results})
 	require.Zero(t, code)
-	for _, says := range []string{
+	require.Contains(t, out.String(), "The demo went as it should")
+	expected := []string{
 		"Pod web-2 turns NotReady",
 		"stream-a no longer goes to web-2 (NotReady)",
 		"red   fast path on",
@@ -27,8 +31,14 @@ func TestDemo(t *testing.T) {
 		"The trench process is killed",
 		"EndpointSlice event -> lb-old, by its trench",
 		"Medians of 10 flips",
-		"The demo went as it should",
-	} {
+	}
+	if netns.Available() == nil {
+		expected = append(expected, "has the TAPA open stream-a", "What was lost of 2000 UDP packets", "real-15 dies", "sum of deaths", results)
+		for _, file := range []string{"packets.txt", "packets.svg"} {
+			require.FileExists(t, filepath.Join(results, file))
+		}
+	}
+	for _, says := range expected {
 		require.Contains(t, out.String(), says)
 	}
 	for line := range bytes.Lines(out.Bytes()) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -41,6 +42,9 @@ type fabric struct {
 	client, lb *room
 	udp, tcp   *traffic.Ledger
 	balancer   *process.Process
+	// log is that of the balancer.
+	log      string
+	stopLoad func()
 
 	mu      sync.Mutex
 	targets map[int]*target
@@ -113,9 +117,10 @@ func (f *fabric) startBalancer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log, err := appendTo(filepath.Join(dir, "lb.log"))
+	f.log = filepath.Join(dir, "lb.log")
+	log, err := os.OpenFile(f.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("opening the log of the load balancer: %w", err)
 	}
 	defer log.Close()
 	f.balancer, err = f.lb.space.Start(process.Config{

@@ -35,23 +35,26 @@ func (l losses) add(m losses) losses {
 	return losses{sent: l.sent + m.sent, lost: l.lost + m.lost, dead: l.dead + m.dead, failed: l.failed + m.failed, last: max(l.last, m.last)}
 }
 
-const lossRow = "  %-24s %8s %7s   %8s %7s   %8s %7s   %8s %7s"
+const (
+	lossHead = "  %-22s  %15s  %15s  %15s  %15s"
+	lossRow  = "  %-22s  %7s %7s  %7s %7s  %7s %7s  %7s %7s"
+)
 
 // lossTable is the table of all phases; totals leave out the phases after which nobody is there.
 func lossTable(phases []phaseResult, of func(phaseResult) (on, off losses)) []string {
 	lines := []string{
-		fmt.Sprintf(lossRow, "", "UDP lost", "", "at dead", "pods", "last one,", "ms", "TCP", "failed"),
+		fmt.Sprintf(lossHead, "", "UDP lost", "at dead pods", "last one, ms", "TCP failed"),
 		fmt.Sprintf(lossRow, "fast path", "on", "off", "on", "off", "on", "off", "on", "off"),
 	}
 	var on, off losses
 	for _, p := range phases {
 		a, b := of(p)
 		lines = append(lines, p.row(a, b))
-		if len(p.dead) > 0 {
+		if len(p.dead) > 0 && !p.endless {
 			on, off = on.add(a), off.add(b)
 		}
 	}
-	total := phaseResult{phase: phase{short: "all deaths", dead: []int{0}}}
+	total := phaseResult{phase: phase{short: "sum of deaths", dead: []int{0}}}
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " ")
 	}
@@ -72,8 +75,16 @@ func (p phaseResult) row(on, off losses) string {
 		}
 		return fmt.Sprintf("%.0f", float64(l.last)/float64(time.Millisecond))
 	}
-	return fmt.Sprintf(lossRow, p.short, n(on.lost), n(off.lost), dead(on.dead), dead(off.dead), last(on), last(off), n(on.failed), n(off.failed))
+	without := []string{n(off.lost), dead(off.dead), last(off), n(off.failed)}
+	if p.endless {
+		without[0], without[1], without[2] = without[0]+"+", without[1]+"+", "endless"
+	}
+	return fmt.Sprintf(lossRow, p.short, n(on.lost), without[0], dead(on.dead), without[1], last(on), without[2], n(on.failed), without[3])
 }
+
+// notes explain the table.
+const notes = "\"Last one\" is when the last packet was sent that came to a dead pod, since it died. A + means that it was not over when the " +
+	"demo went on; the sum leaves that out."
 
 // honest says what is not real.
 const honest = "Real are the control plane, the nsp, the sidecars, the load balancer, and each packet, which the kernel forwards between " +
@@ -85,6 +96,9 @@ const honest = "Real are the control plane, the nsp, the sidecars, the load bala
 func (w *world) realSummary() error {
 	if len(w.phases) == 0 {
 		return nil
+	}
+	for _, s := range []*side{w.red, w.blue} {
+		s.fabric.stopLoad()
 	}
 	table := lossTable(w.phases, func(p phaseResult) (on, off losses) {
 		r, b := w.red.fabric, w.blue.fabric
@@ -99,6 +113,7 @@ func (w *world) realSummary() error {
 		}
 		w.screen.line(l)
 	}
+	w.screen.text("  ", dim, notes)
 	w.screen.text("  ", dim, honest)
 	err := w.save(title, table)
 	w.screen.line("")
@@ -110,7 +125,7 @@ func (w *world) save(title string, table []string) error {
 		return fmt.Errorf("saving results: %w", err)
 	}
 	summary, figure := filepath.Join(w.results, "packets.txt"), filepath.Join(w.results, "packets.svg")
-	text := title + "\n\n" + strings.Join(table, "\n") + "\n\n" + strings.Join(wrap(honest, width), "\n") + "\n"
+	text := title + "\n\n" + strings.Join(table, "\n") + "\n\n" + strings.Join(wrap(notes+" "+honest, width), "\n") + "\n"
 	if err := os.WriteFile(summary, []byte(text), 0o644); err != nil { //nolint:gosec // for everybody to read
 		return fmt.Errorf("saving results: %w", err)
 	}

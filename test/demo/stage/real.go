@@ -3,8 +3,7 @@ package stage
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
+	"syscall"
 	"time"
 
 	"github.com/nordix/meridio-nsp/test/demo/traffic"
@@ -20,6 +19,8 @@ type phase struct {
 	dead []int
 	// takers are the targets that take all packets in the end; with none all are lost, and that counts for nothing.
 	takers []int
+	// hitless phases lose no packet; endless ones go on in blue when they are over in red, and are not in the sums.
+	hitless, endless bool
 }
 
 // phaseResult is when a phase was.
@@ -44,8 +45,7 @@ func realPackets(w *world) []scene {
 	}}
 	for _, p := range phases() {
 		scenes = append(scenes, scene{
-			what: p.what, why: p.why, do: func(ctx context.Context, w *world) error { return w.underLoad(ctx, p) },
-			expect: []expectation{takenBy(p.takers...)},
+			what: p.what, why: p.why, do: func(ctx context.Context, w *world) error { return w.underLoad(ctx, p) }, expect: p.expect(),
 		})
 	}
 	return scenes
@@ -81,15 +81,42 @@ func phases() []phase {
 			do: func(ctx context.Context, f *fabric) error {
 				return killed(nspProcess, "lb-1", "lb-2")(ctx, f.side)
 			},
-			takers: []int{14, 15, 16},
+			takers: []int{14, 15, 16}, hitless: true,
 		},
 		{
 			what: "The load balancer is killed, and started again a second later", short: "the LB is killed",
 			why: "The kernel goes on forwarding; the new process takes over what is there.",
 			do:  func(ctx context.Context, f *fabric) error { return f.restartBalancer(ctx) }, takers: []int{14, 15, 16},
+			hitless: true,
 		},
 		dies(15, "To see that the new processes do their work.", 14, 16),
+		{
+			what: "The node of real-14 fails: its sidecar dies too", short: "real-14's node fails", dead: []int{14}, takers: []int{16}, endless: true,
+			why: "In blue nobody is left to close the stream. The pod takes packets until its registration ends, after 60 s; the demo does not " +
+				"wait for that. (How long the cluster takes to notice is not shown here either.)",
+			do: func(ctx context.Context, f *fabric) error {
+				t := f.target(14)
+				t.sink.Die()
+				t.room.sidecar.Process().Signal(syscall.SIGKILL)
+				return setReady(t.name, false)(ctx, f.side)
+			},
+		},
 	}
+}
+
+// expect is what must come of it.
+func (p phase) expect() []expectation {
+	if p.endless {
+		return []expectation{takenInRed(p.takers)}
+	}
+	all := []expectation{takenBy(p.takers...)}
+	if p.hitless {
+		all = append(all, expectation{says: "no packet was lost meanwhile, in both namespaces", holds: func(_ context.Context, w *world) bool {
+			r := w.phases[len(w.phases)-1]
+			return w.red.fabric.udp.Count(r.began, r.ended).LostAll() == 0 && w.blue.fabric.udp.Count(r.began, r.ended).LostAll() == 0
+		}})
+	}
+	return all
 }
 
 func dies(number int, why string, takers ...int) phase {
@@ -159,17 +186,28 @@ func (f *fabric) restartBalancer(ctx context.Context) error {
 
 // takenBy: just these targets take all packets, in both namespaces.
 func takenBy(numbers ...int) expectation {
-	var pods []string
-	for _, n := range numbers {
-		pods = append(pods, fmt.Sprintf("real-%d", n))
-	}
-	says := fmt.Sprintf("all packets are taken, by %s, in both namespaces", names(pods))
-	if len(pods) == 0 {
+	says := "all packets are taken, by " + podNames(numbers) + ", in both namespaces"
+	if len(numbers) == 0 {
 		says = "no packet comes to any pod, in both namespaces"
 	}
 	return expectation{says: says, holds: func(_ context.Context, w *world) bool {
 		return w.red.fabric.settled(numbers) && w.blue.fabric.settled(numbers)
 	}}
+}
+
+func takenInRed(numbers []int) expectation {
+	return expectation{
+		says:  "all packets are taken, by " + podNames(numbers) + ", in red",
+		holds: func(_ context.Context, w *world) bool { return w.red.fabric.settled(numbers) },
+	}
+}
+
+func podNames(numbers []int) string {
+	var pods []string
+	for _, n := range numbers {
+		pods = append(pods, fmt.Sprintf("real-%d", n))
+	}
+	return names(pods)
 }
 
 // settled tells whether just these targets take all packets now; none is when no packet comes to anybody.
@@ -195,7 +233,7 @@ func (w *world) startReal(ctx context.Context) error {
 		if err := added(1, 2, 3)(ctx, f); err != nil {
 			return err
 		}
-		s.background(traffic.Load{
+		f.stopLoad = s.background(traffic.Load{
 			Space: f.client.space, To: realVIP, Packets: packetsPerSecond, Connections: connectionsPerSecond, Flows: flowsOfClient,
 			UDP: f.udp, TCP: f.tcp,
 		}.Run)
@@ -223,121 +261,21 @@ func (w *world) underLoad(ctx context.Context, p phase) error {
 	done := make(chan error, 1)
 	go func() { done <- w.both(func(s *side) error { return p.do(ctx, s.fabric) }) }()
 	live := &display{world: w, began: began}
-	defer live.end()
-	err := live.until(ctx, done)
-	if err != nil {
+	defer live.draw()
+	if err := live.until(ctx, done); err != nil {
 		return err
 	}
-	holds := takenBy(p.takers...).holds
-	for !holds(ctx, w) && ctx.Err() == nil { // what is wrong is said by the expectation
+	settled := p.expect()[0].holds
+	for !settled(ctx, w) && ctx.Err() == nil { // what is wrong is said by the expectation
 		live.tick(ctx)
 	}
-	settled := time.Now()
-	for time.Since(settled) < afterwards && ctx.Err() == nil {
+	over, more := time.Now(), afterwards
+	if p.endless {
+		more *= 3
+	}
+	for time.Since(over) < more && ctx.Err() == nil {
 		live.tick(ctx)
 	}
 	w.phases = append(w.phases, phaseResult{p, began, time.Now().Add(-traffic.Grace)})
 	return nil
-}
-
-// display shows the load now, on a terminal in place.
-type display struct {
-	world *world
-	began time.Time
-	shown time.Time
-	lines int
-	last  []string
-}
-
-// until shows until something is done.
-func (d *display) until(ctx context.Context, done <-chan error) error {
-	for {
-		select {
-		case err := <-done:
-			return err
-		default:
-			d.tick(ctx)
-		}
-	}
-}
-
-// tick waits a little, and shows what is new every half second.
-func (d *display) tick(ctx context.Context) {
-	pause(ctx, 20*time.Millisecond)
-	if time.Since(d.shown) >= 500*time.Millisecond {
-		d.shown = time.Now()
-		d.draw()
-	}
-}
-
-func (d *display) draw() {
-	var lines []string
-	for _, s := range []*side{d.world.red, d.world.blue} {
-		text := s.fabric.says(d.began)
-		for i, l := range wrap(text, width-11) {
-			lead := ""
-			if i == 0 {
-				lead = s.name
-			}
-			lines = append(lines, fmt.Sprintf("     %-5s %s", lead, l))
-		}
-	}
-	screen := d.world.screen
-	switch {
-	case screen.colour: // a terminal
-		if d.lines > 0 {
-			fmt.Fprintf(screen.out, "\x1b[%dA\x1b[J", d.lines)
-		}
-		d.lines = len(lines)
-	case len(d.last) == len(lines) && time.Since(d.began) > time.Second && time.Since(d.began)%time.Second > 500*time.Millisecond:
-		return // once a second is enough where lines stay
-	}
-	d.last = lines
-	for _, l := range lines {
-		screen.line(l)
-	}
-}
-
-func (d *display) end() { d.draw() }
-
-// says is what happens to packets now, and what was lost since a time.
-func (f *fabric) says(since time.Time) string {
-	now := time.Now()
-	to := now.Add(-traffic.Grace)
-	lost := f.udp.Count(since, to)
-	failed := f.tcp.Count(since, now.Add(-time.Second)).LostAll()
-	text := fmt.Sprintf("lost %d UDP", lost.LostAll())
-	for _, target := range sortedKeys(lost.Lost) {
-		where := "on the way"
-		if target != traffic.Nowhere {
-			where = fmt.Sprintf("at real-%d", target)
-		}
-		text += fmt.Sprintf(" (%d %s)", lost.Lost[target], where)
-	}
-	text += fmt.Sprintf(", %d TCP; packets/s:", failed)
-	c := f.now()
-	for _, target := range sortedKeys(c.Took) {
-		text += fmt.Sprintf(" %d:%d", target, c.Took[target]*int(time.Second/time.Millisecond)/int(watched/time.Millisecond))
-	}
-	if len(c.Took) == 0 {
-		text += " none"
-	}
-	return text
-}
-
-func sortedKeys(m map[int]int) []int {
-	keys := make([]int, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-func appendTo(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening a log: %w", err)
-	}
-	return file, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -163,6 +164,11 @@ func (w *world) explain() {
 			name, nsp := which(s)
 			w.screen.line("  end of the log of " + name + " in " + s.name + ":")
 			w.screen.line(string(nsp.LogTail()))
+		}
+		if s.fabric != nil {
+			log, _ := os.ReadFile(s.fabric.log)
+			w.screen.line("  end of the log of stateless-lb in " + s.name + ":")
+			w.screen.line(string(log[max(0, len(log)-4096):]))
 		}
 	}
 }

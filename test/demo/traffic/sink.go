@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -69,7 +70,7 @@ func (s *Sink) openTap() error {
 		return errors.Join(err, unix.Close(fd))
 	}
 	s.tap = os.NewFile(uintptr(fd), "tap")
-	return nil
+	return roomy(s.tap)
 }
 
 func (s *Sink) watch() {
@@ -121,8 +122,22 @@ func (a *application) listen(port int) (err error) {
 	if a.packets, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}); err != nil {
 		return err
 	}
+	if err := roomy(a.packets); err != nil {
+		return err
+	}
 	a.listener, err = net.Listen("tcp4", fmt.Sprintf(":%d", port)) //nolint:noctx // returns at once
 	return err
+}
+
+// roomy gives a socket room for all that comes while this process does not run.
+func roomy(socket syscall.Conn) error {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) })
+	return errors.Join(err, failed)
 }
 
 func (a *application) close() {
