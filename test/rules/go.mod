@@ -1,6 +1,6 @@
 module github.com/nordix/meridio-nsp/test/rules
 
-go 1.26.0
+go 1.26.7
 
 require (
 	github.com/prometheus/common v0.74.0
