@@ -30,7 +30,7 @@ import (
 )
 
 // newTokenScene is a scene whose namespace process believes tokens, with the permissions that the chart gives for that.
-func newTokenScene(t *testing.T, c *cluster.Cluster, verification string) *scene {
+func newTokenScene(t *testing.T, c *cluster.Cluster, verification string, args ...string) *scene {
 	t.Helper()
 	s := &scene{T: t, cluster: c, running: &sync.WaitGroup{}}
 	s.namespace = c.Namespace(t)
@@ -43,7 +43,7 @@ func newTokenScene(t *testing.T, c *cluster.Cluster, verification string) *scene
 	require.NoError(t, play.Configure(t.Context(), c.Client(), s.namespace, "trench-a", "conduit-a", map[string]int{"stream-a": 10, "stream-b": 10}))
 	s.nsp, err = play.StartNSP(t.Context(), play.NSPConfig{
 		Namespace: s.namespace, Kubeconfig: kubeconfig, Dir: t.TempDir(),
-		Args: []string{"--authorisation=token", "--tokens-over-plaintext", "--token-verification=" + verification},
+		Args: append([]string{"--authorisation=token", "--tokens-over-plaintext", "--token-verification=" + verification}, args...),
 	})
 	require.NoError(t, err)
 	t.Cleanup(s.nsp.Stop)
