@@ -42,8 +42,8 @@ type relayScene struct {
 	empty atomic.Int32
 }
 
-func newRelayScene(t *testing.T) *relayScene {
-	s := &relayScene{scene: newScene(t)}
+func newRelayScene(t *testing.T, args ...string) *relayScene {
+	s := &relayScene{scene: newScene(t, args...)}
 	require.NoError(t, s.cluster.Apply(t.Context(), fmt.Appendf(nil, operatorsRole, s.namespace), false))
 	cfg := trenchConfig(t.Context(), t, s.cluster, s.namespace)
 	cfg.Args = []string{"--namespace-nsp=" + s.nsp.Address()}

@@ -33,6 +33,8 @@ type target struct {
 	app     ambassadorv1.TapClient
 	// outside is the end of its wire in this network namespace, hosts the file that resolves nspName for it.
 	outside, hosts string
+	// netns is the name of its network namespace, where the test needs it.
+	netns string
 }
 
 const nspName = "nsp.example.org"

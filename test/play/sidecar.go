@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,6 +28,8 @@ type SidecarConfig struct {
 	Thread func() error
 	// Args are added to the command line.
 	Args []string
+	// Wrapper is a command line that runs the program, as one that takes privileges away; empty runs it as it is.
+	Wrapper []string
 }
 
 // Sidecar is a process of the tapa program that can be stopped, killed and started again.
@@ -59,8 +62,11 @@ func (s *Sidecar) Start() error {
 		"--state-file=" + s.file("state.json"), "--health-socket=" + s.file("health.sock"), "--admin-socket=" + s.file("admin.sock"),
 		"--log-level=debug",
 	}, s.cfg.Args...)
+	if w := s.cfg.Wrapper; len(w) > 0 {
+		path, args = w[0], slices.Concat(w[1:], []string{path}, args)
+	}
 	if s.cfg.Netns != "" {
-		path, args = "ip", append([]string{"netns", "exec", s.cfg.Netns, s.binary}, args...)
+		path, args = "ip", append([]string{"netns", "exec", s.cfg.Netns, path}, args...)
 	}
 	s.process, err = process.Start(process.Config{Path: path, Args: args, Output: log, Thread: s.cfg.Thread})
 	return err
