@@ -483,6 +483,27 @@ func TestDraining(t *testing.T) {
 	}
 }
 
+// SCTP drains as TCP does: an association that began before stays, one that begins meanwhile goes elsewhere with all its packets.
+func TestDrainingSCTP(t *testing.T) {
+	w := newWorld(t, 2)
+	d := simple(1, 2)
+	w.apply(d)
+	got := w.rawSCTP(unix.AF_INET)
+	port := map[string]uint16{}
+	for p := uint16(4000); len(port) < 2; p++ {
+		w.sendSCTP(vip4, sctp(p, 3868, 1))
+		port[heard(got)[:1]] = p
+	}
+	d.Streams[0].Targets[0].Draining = true
+	w.apply(d)
+	w.sendSCTP(vip4, sctp(port["1"], 3868, 0))
+	require.Equal(t, "1", heard(got)[:1], "DATA of an association from before")
+	w.sendSCTP(vip4, sctp(port["1"], 3868, 1))
+	require.Equal(t, "2", heard(got)[:1], "a new INIT from the same port")
+	w.sendSCTP(vip4, sctp(port["1"], 3868, 0))
+	require.Equal(t, "2", heard(got)[:1], "what comes after it")
+}
+
 func countKeys(m map[string]net.Conn) map[string]int {
 	out := map[string]int{}
 	for k := range m {
