@@ -54,6 +54,9 @@ func (s *state) publishLimits(st *step) {
 	if len(st.preferred) > 0 && s.cfg.Prefer != nil {
 		s.cfg.Prefer(st.preferred)
 	}
+	if s.rebuilding {
+		return // an identifier that seems free may be that of a target which has not come back yet
+	}
 	for trench := range take(&s.newLimits) {
 		if limits, read := s.maxTargets[trench]; read && s.cfg.Limits != nil {
 			s.cfg.Limits(trench, limits)

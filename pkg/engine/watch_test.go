@@ -245,11 +245,13 @@ func TestAssignmentsOfTwoPodsOfOneName(t *testing.T) {
 	require.Equal(t, []pool.Ref{{Namespace: own, Name: "s2"}}, v.Streams[0].Services)
 }
 
-// What nobody has or watches any more takes no memory.
 // P20: the stored registrations are lost. Load balancers hear nothing until their targets have had the time to come back; all
 // others are answered.
 func TestRebuilding(t *testing.T) {
-	n := running(t, func(c *Config) { c.Rebuilding = true })
+	limited := 0
+	n := running(t, func(c *Config) {
+		c.Rebuilding, c.Limits = true, func(string, map[stream.Key]uint32) { limited++ }
+	})
 	n.do(service("s", x1), slice("x", "s", 1, ready("u1")))
 	cursor := n.s.topic(&n.out, x1.Of()).Follow()
 	theirs, wild, any := n.list(enabled(x1)), n.list(Filter{}), n.list(anyOf(x1))
@@ -266,7 +268,9 @@ func TestRebuilding(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, []string{"x1"}, streamsOf(a))
 
+	require.Zero(t, limited, "identifiers are given to nobody before those who had them are back")
 	n.do(Rebuilt{})
+	require.NotZero(t, limited)
 	b, ok, _ := cursor.Next()
 	require.True(t, ok)
 	require.Len(t, b.Changes, 1)
