@@ -202,6 +202,44 @@ func TestFailedTransactionIsTriedAgain(t *testing.T) {
 	}
 }
 
+// halfway is a kernel that takes the preparation of a change and nothing after it, as if the process had been killed.
+type halfway struct {
+	tables
+	taken int
+}
+
+func (h *halfway) commit(steps []step) error {
+	if h.taken++; h.taken > 1 {
+		return errInjected
+	}
+	return h.tables.commit(steps)
+}
+
+// A process that is killed between the preparation of a change and the change has not changed anything, and the next one completes it.
+func TestKilledHalfway(t *testing.T) {
+	w := newWorld(t, 3)
+	w.serve(5000)
+	w.apply(simple(1, 2))
+	w.plane.kernel = &halfway{tables: w.plane.kernel}
+	d := simple(2, 3)
+	d.Flows = append(d.Flows, Flow{Name: "flow-b", Stream: "stream-a", VIPs: allVIPs, Priority: 2, DestinationPorts: ports("5000")})
+	d.Streams[0].MaxTargets = 50
+	_, err := w.plane.Apply(d)
+	require.ErrorIs(t, err, errInjected)
+	for _, vip := range vips {
+		require.Equal(t, []string{"1", "2"}, names(w.shares(vip, 5000, 20)))
+	}
+	w.plane = w.newPlane()
+	require.True(t, w.apply(d).Changed)
+	for _, vip := range vips {
+		require.Equal(t, []string{"2", "3"}, names(w.shares(vip, 5000, 20)))
+	}
+	has, err := w.plane.kernel.read()
+	require.NoError(t, err)
+	require.Equal(t, w.plane.state, has, "nothing is left over")
+	require.False(t, w.apply(d).Changed)
+}
+
 // A route that could not be deleted is deleted later. (P21)
 func TestFailedRemovalIsTriedAgain(t *testing.T) {
 	w := newWorld(t, 2)
