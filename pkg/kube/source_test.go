@@ -230,6 +230,52 @@ func TestSourceNamespacesChange(t *testing.T) {
 	require.Len(t, as[engine.NamespaceSynced](t, posted.take(t, 1)[0]).Services, 1)
 }
 
+// Namespaces that come and go disturb no other, also where one comes without its Role and goes while it is being tried.
+func TestSourceNamespacesDisturbNobody(t *testing.T) {
+	e := newEnv(t, readServices, readSlices)
+	without, with := e.cluster.Namespace(t), e.cluster.Namespace(t)
+	e.grant(t, with, readServices, readSlices)
+	e.service(t, "pool")
+	s, posted, _ := e.source(t, e.ns)
+	posted.take(t, 1)
+
+	s.SetNamespaces([]string{e.ns, without})
+	require.Equal(t, without, as[engine.NamespaceUnavailable](t, posted.take(t, 1)[0]).Namespace)
+	e.slice(t, e.ns, "x", "pool")
+	require.Equal(t, "x", as[engine.SliceSet](t, posted.take(t, 1)[0]).Slice.Name)
+
+	// Sets that follow each other fast: the last one counts, and each that was left has been dropped.
+	for range 10 {
+		s.SetNamespaces([]string{e.ns, with})
+		s.SetNamespaces([]string{e.ns, without})
+	}
+	s.SetNamespaces([]string{e.ns, with})
+	require.Eventually(t, func() bool { return watches(posted.all(), without, with) }, patience, tick)
+	posted.take(t, len(posted.all()))
+	e.slice(t, with, "y", "pool")
+	require.Equal(t, "y", as[engine.SliceSet](t, posted.take(t, 1)[0]).Slice.Name)
+	e.slice(t, e.ns, "z", "pool")
+	require.Equal(t, "z", as[engine.SliceSet](t, posted.take(t, 1)[0]).Slice.Name, "it was never begun anew")
+}
+
+// watches is whether the last word on one namespace is that it was dropped, and on the other that it was read.
+func watches(events []engine.Event, dropped, read string) bool {
+	last := map[string]engine.Event{}
+	for _, ev := range events {
+		switch ev := ev.(type) {
+		case engine.NamespaceDropped:
+			last[ev.Namespace] = ev
+		case engine.NamespaceUnavailable:
+			last[ev.Namespace] = ev
+		case engine.NamespaceSynced:
+			last[ev.Namespace] = ev
+		}
+	}
+	_, gone := last[dropped].(engine.NamespaceDropped)
+	_, synced := last[read].(engine.NamespaceSynced)
+	return gone && synced && len(last) == 2
+}
+
 // The end of Run does not wait for an API server that is away.
 func TestSourceEndsWhileUnreachable(t *testing.T) {
 	e := newEnv(t, readServices, readSlices)
