@@ -558,6 +558,8 @@ func TestPortNAT(t *testing.T) {
 	for _, p := range Protocols {
 		d.NATs = append(d.NATs, PortNAT{Protocol: p, Port: 80, TargetPort: 8080})
 	}
+	// What comes out of one translation does not go into another.
+	d.NATs = append(d.NATs, PortNAT{Protocol: TCP, Port: 8080, TargetPort: 8081})
 	d.NATs = append(d.NATs, PortNAT{Protocol: UDP, Port: 80, TargetPort: 8081, VIPs: prefixes("30.0.0.1/32")})
 	require.Empty(t, w.apply(d).Refused)
 	for _, vip := range vips {
@@ -572,9 +574,32 @@ func TestPortNAT(t *testing.T) {
 		require.Empty(t, w.briefly().ask(vip, 8080, 10))
 		require.Equal(t, uint16(8080), w.trace(vip, TCP, netip.AddrPortFrom(netip.MustParseAddr(clientOf(vip)), 9).String(), 80).TargetPort)
 	}
+	require.NotEmpty(t, w.askWithoutChecksum(80))
 	got := w.rawSCTP(unix.AF_INET)
 	w.sendSCTP(vip4, sctp(4000, 80, 1))
 	require.Contains(t, heard(got), ":0fa01f90")
+}
+
+// askWithoutChecksum sends a datagram that has none.
+func (w *world) askWithoutChecksum(port int) string {
+	w.t.Helper()
+	var c *net.UDPConn
+	require.NoError(w.t, w.client.Do(func() (err error) {
+		c, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.ParseIP(vip4), Port: port})
+		return err
+	}))
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	require.NoError(w.t, err)
+	require.NoError(w.t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_NO_CHECK, 1) }))
+	require.NoError(w.t, err)
+	_, err = c.Write([]byte("unchecked"))
+	require.NoError(w.t, err)
+	require.NoError(w.t, c.SetReadDeadline(time.Now().Add(w.patience)))
+	buf := make([]byte, 100)
+	n, err := c.Read(buf)
+	require.NoError(w.t, err)
+	return string(buf[:n])
 }
 
 // portOf is a source port from which a target is reached.

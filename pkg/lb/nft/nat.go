@@ -56,28 +56,37 @@ func (n PortNAT) check() error {
 }
 
 // rules are the way to the target, the way back, and the errors about packets on the way back, which quote the port that the client
-// knows and are for a target that knows the other one.
+// knows and are for a target that knows the other one. Each is the last for its packet: a port is rewritten once.
 func (n PortNAT) rules(v view, vips string) []rule {
-	protocol := equal(v.protocol(firstRegister), byte(n.Protocol))
-	way := func(address, port field, from, into uint16) rule {
-		return newRule(slices.Concat(
-			protocol, equal(port.load(firstRegister), port16(from)...), []expr.Any{address.load(firstRegister), in(vips)},
-			n.rewrite(port.offset, into))...)
-	}
+	out := append(n.way(v.destination(), v.destinationPort(), n.Port, n.TargetPort, v, vips),
+		n.way(v.source(), v.sourcePort(), n.TargetPort, n.Port, v, vips)...)
 	q := view{quoted, v.family}
 	icmp, errors, _, _ := v.family.icmp()
-	var quotes []rule
 	for _, t := range errors {
-		quotes = append(quotes, newRule(slices.Concat(
+		out = append(out, newRule(slices.Concat(
 			equal(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister}, icmp), equal(transport(0, 1).load(firstRegister), t),
 			q.quotedGuards(), equal(q.protocol(firstRegister), byte(n.Protocol)),
 			[]expr.Any{q.destination().load(firstRegister), in(vips)},
 			equal(q.destinationPort().load(firstRegister), port16(n.Port)...),
 			write(q.destinationPort().offset, n.TargetPort, expr.CsumTypeInet, 2))...))
 	}
-	return append([]rule{
-		way(v.destination(), v.destinationPort(), n.Port, n.TargetPort), way(v.source(), v.sourcePort(), n.TargetPort, n.Port),
-	}, quotes...)
+	return out
+}
+
+// udpChecksum is 0 where the sender computed none (RFC 768): then there is nothing to mend, and mending would make it wrong.
+var udpChecksum = transport(6, 2)
+
+// way rewrites one of the ports.
+func (n PortNAT) way(address, port field, from, into uint16, v view, vips string) []rule {
+	matches := slices.Concat(
+		equal(v.protocol(firstRegister), byte(n.Protocol)), equal(port.load(firstRegister), port16(from)...),
+		[]expr.Any{address.load(firstRegister), in(vips)})
+	mended := newRule(slices.Concat(matches, n.rewrite(port.offset, into))...)
+	if n.Protocol != UDP {
+		return []rule{mended}
+	}
+	without := newRule(slices.Concat(matches, equal(udpChecksum.load(firstRegister), 0, 0), write(port.offset, into, expr.CsumTypeNone, 0))...)
+	return []rule{without, mended}
 }
 
 func port16(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
@@ -103,5 +112,6 @@ func write(offset uint32, port uint16, kind expr.PayloadCsumType, checksum uint3
 			OperationType: expr.PayloadWrite, SourceRegister: firstRegister, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2,
 			CsumType: kind, CsumOffset: checksum,
 		},
+		&expr.Verdict{Kind: expr.VerdictAccept},
 	}
 }
