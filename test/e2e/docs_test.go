@@ -30,6 +30,7 @@ func TestDocs(t *testing.T) {
 		require.NoError(t, err)
 		follow(t, c, t.TempDir(), string(page), w)
 	})
+	t.Run("first-service", followFirstService)
 	t.Run("upgrade", followUpgrade)
 }
 

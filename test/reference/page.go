@@ -29,7 +29,7 @@ func Section(t *testing.T, page, section, want string) {
 		require.Equal(t, want, is, "%s is stale: run \"make docs\"", page)
 		return
 	}
-	require.NoError(t, os.WriteFile(path, []byte(before+want+after), 0o644)) //nolint:gosec // a page that everybody may read
+	require.NoError(t, os.WriteFile(path, []byte(before+want+after), 0o644))
 }
 
 // cut finds a section between its marks, which are comments.
