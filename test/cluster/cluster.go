@@ -160,7 +160,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 }
 
 func (c *Cluster) launchEtcd() (err error) {
-	if c.etcdPort, err = freePort(); err != nil {
+	if c.etcdPort, err = FreePort(); err != nil {
 		return err
 	}
 	c.etcd, err = c.launcher.launch(c.bin, c.dir, "etcd", etcdArgs(c.dir, c.etcdPort)...)
@@ -173,7 +173,7 @@ func (c *Cluster) prepareAPIServer() error {
 	if err != nil {
 		return err
 	}
-	if c.apiPort, err = freePort(); err != nil {
+	if c.apiPort, err = FreePort(); err != nil {
 		return err
 	}
 	c.apiArgs = apiServerArgs(c.dir, c.apiPort, c.etcdPort, credentials)

@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// freePort returns a loopback port that nobody listens on. It is taken below the range of ephemeral ports: above, a client
+// FreePort returns a loopback port that nobody listens on. It is taken below the range of ephemeral ports: above, a client
 // that dials while the server is away could be given the very port it dials.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	const lowest, attempts = 12000, 200
 	ephemeral := 32768
 	if content, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/process"
 )
 
@@ -85,7 +86,7 @@ func StartNSP(ctx context.Context, cfg NSPConfig) (*NSP, error) {
 	}
 	n := &NSP{cfg: cfg}
 	for _, port := range []*int{&n.port, &n.metrics} {
-		p, err := freePort()
+		p, err := cluster.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -219,13 +220,4 @@ func (n *NSP) LogFile() string { return filepath.Join(n.cfg.Dir, "nsp.log") }
 func (n *NSP) LogTail() []byte {
 	data, _ := os.ReadFile(n.LogFile())
 	return data[max(0, len(data)-4096):]
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // returns at once
-	if err != nil {
-		return 0, fmt.Errorf("finding a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

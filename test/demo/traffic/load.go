@@ -78,20 +78,24 @@ func (l Load) sockets() (all []*net.UDPConn, err error) {
 	return all, err
 }
 
-// send keeps the pace on average: what was late is sent at once.
+// backlog is for how long the sender catches up with what it did not send in time, because this machine was busy.
+const backlog = 20 * time.Millisecond
+
+// send keeps the pace: what is late is sent at once, what is later than backlog is not sent.
 func (l Load) send(ctx context.Context, sockets []*net.UDPConn) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	began, sent := time.Now(), 0
+	due := func(d time.Duration) int { return int(d * time.Duration(l.Packets) / time.Second) }
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		for due := int(time.Since(began) * time.Duration(l.Packets) / time.Second); sent < due; sent++ {
-			now := time.Now()
-			text := binary.BigEndian.AppendUint32(make([]byte, 0, 4), l.UDP.Send(now))
+		now := due(time.Since(began))
+		for sent = max(sent, now-due(backlog)); sent < now; sent++ {
+			text := binary.BigEndian.AppendUint32(make([]byte, 0, 4), l.UDP.Send(time.Now()))
 			if _, err := sockets[sent%len(sockets)].WriteToUDPAddrPort(text, l.To); err != nil {
 				return fmt.Errorf("sending a packet: %w", err)
 			}
