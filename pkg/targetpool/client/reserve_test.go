@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // clerk answers as it is told, one answer after the other, the last one for ever.
 type clerk struct {
 	pb.UnimplementedReservationServer
+	mu      sync.Mutex // a call that timed out may still be there when the next one comes
 	answers []func(context.Context) (uint32, error)
 	asked   []*pb.ReserveRequest
 	// left is how much time each call had.
@@ -24,11 +26,13 @@ type clerk struct {
 
 func (c *clerk) Reserve(ctx context.Context, req *pb.ReserveRequest) (*pb.ReserveResponse, error) {
 	deadline, _ := ctx.Deadline()
+	c.mu.Lock()
 	c.asked, c.left = append(c.asked, req), append(c.left, time.Until(deadline))
 	answer := c.answers[0]
 	if len(c.answers) > 1 {
 		c.answers = c.answers[1:]
 	}
+	c.mu.Unlock()
 	id, err := answer(ctx)
 	return &pb.ReserveResponse{Identifier: id}, err
 }
@@ -79,6 +83,8 @@ func TestReserve(t *testing.T) {
 				Stream: &pb.Stream{Name: "x"}, IPs: []string{"10.0.0.1"}, Wait: tc.wait, Attempt: 200 * time.Millisecond,
 			})
 			require.Equal(t, tc.code, status.Code(err))
+			c.mu.Lock()
+			defer c.mu.Unlock()
 			require.Len(t, c.asked, tc.calls)
 			if tc.code == codes.OK {
 				require.EqualValues(t, 7, id)
