@@ -56,7 +56,7 @@ func addPlane(cmd *cobra.Command, cfg *nft.Config) {
 	f := cmd.Flags()
 	f.StringVar(&cfg.Table, "table", nft.DefaultTable, "nftables table, of family inet, that belongs to this load balancer alone")
 	f.Uint32Var(&cfg.MarkBase, "mark-base", nft.DefaultMarkBase, "first of 65536 numbers that mark packets and name routing tables")
-	f.IntVar(&cfg.RulePriority, "rule-priority", nft.DefaultRulePriority, "priority of the rules that lead from marks to routing tables")
+	f.IntVar(&cfg.RulePriority, "rule-priority", nft.DefaultRulePriority, "first of 8194 priorities that the rules from marks to routing tables can have")
 }
 
 // newProbe is the health probe under a name of its own.

@@ -202,7 +202,7 @@ func TestRegistryOfMeridio1(t *testing.T) {
 	bad.Context["identifier"] = "two"
 	nsp.set(func() { nsp.legacy = []*nspv1.Target{old(1), bad} })
 	net.eventually("1")
-	require.Len(t, b.Status().Refused, 1)
+	require.Eventually(t, func() bool { return len(b.Status().Refused) == 1 }, time.Minute, time.Millisecond)
 }
 
 // A target whose address nothing leads to gets packets the moment that the link is there.
@@ -214,7 +214,7 @@ func TestPendingTargetIsActivatedByItsLink(t *testing.T) {
 	require.NoError(t, net.targets[1].AddAddress("eth0", "172.17.0.2/24"))
 	b, _ := net.balance(nsp)
 	net.eventually("1")
-	require.Equal(t, []nft.TargetRef{{Stream: "stream-a", Identifier: 2}}, b.Status().Pending)
+	require.Eventually(t, func() bool { return slices.Equal(b.Status().Pending, []nft.TargetRef{{Stream: "stream-a", Identifier: 2}}) }, time.Minute, time.Millisecond)
 	require.NoError(t, net.lb.AddAddress("br0", "172.17.0.1/24"))
 	net.eventually("1 2")
 	require.Eventually(t, func() bool { return len(b.Status().Pending) == 0 }, time.Minute, time.Millisecond)
@@ -231,8 +231,8 @@ func TestBadFlowIsRefused(t *testing.T) {
 	})
 	b, _ := net.balance(nsp)
 	net.eventually("1")
+	require.Eventually(t, func() bool { return len(b.Status().Refused) == 2 }, time.Minute, time.Millisecond)
 	refused := b.Status().Refused
-	require.Len(t, refused, 2)
 	require.ErrorContains(t, refused["flow bad"], "gre")
 	require.Contains(t, refused, "port nat icmp 1")
 }

@@ -439,6 +439,41 @@ func snapshot(t *testing.T, w *world) string {
 	return out
 }
 
+// Rules stand in groups, so that a packet meets few of them; all marks are found, and the rules before groups go with the targets.
+func TestRulesStandInGroups(t *testing.T) {
+	w := newWorld(t, 2)
+	w.serve(5000)
+	d := simple(1)
+	for id := 2; id <= 50; id++ { // the same machine as target 2
+		tgt := target(2)
+		tgt.Identifier = uint32(id)
+		d.Streams[0].Targets = append(d.Streams[0].Targets, tgt)
+	}
+	w.apply(d)
+	hops, err := w.plane.router.read()
+	require.NoError(t, err)
+	require.Len(t, hops.rules, 100)
+	require.Len(t, hops.skips, 2*5, "four groups and the end")
+	for _, vip := range vips {
+		require.NotContains(t, w.shares(vip, 5000, 60), "")
+	}
+	w.plane = w.newPlane()
+	require.False(t, w.apply(d).Changed)
+	after, err := w.plane.router.read()
+	require.NoError(t, err)
+	require.Equal(t, hops, after, "a new process adds none")
+	w.apply(simple(1))
+	hops, err = w.plane.router.read()
+	require.NoError(t, err)
+	require.Len(t, hops.rules, 2)
+	require.Len(t, hops.skips, 2*2)
+	require.Equal(t, "1", w.ask(vip4, 5000, 10))
+	w.apply(simple())
+	hops, err = w.plane.router.read()
+	require.NoError(t, err)
+	require.Equal(t, newHops(), hops)
+}
+
 // What somebody else has spoiled is mended by an audit.
 func TestAuditMends(t *testing.T) {
 	w := newWorld(t, 2)

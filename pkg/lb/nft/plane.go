@@ -32,7 +32,7 @@ type Config struct {
 	Table string
 	// MarkBase is the first of 65,536 numbers that mark packets and name routing tables.
 	MarkBase uint32
-	// RulePriority is that of the rules that lead from marks to tables.
+	// RulePriority is the first of 8,194 that rules from marks to tables can have.
 	RulePriority int
 	// LearnDuration is how long a silent connection is remembered that began while targets drained.
 	LearnDuration time.Duration
@@ -75,6 +75,7 @@ type routes interface {
 	read() (*hops, error)
 	ensure(h *hops, k hop, via netip.Addr) error
 	remove(h *hops, k hop) error
+	tidy(h *hops) error
 	forget(a netip.Addr) error
 	close()
 }
@@ -105,12 +106,12 @@ func New(cfg Config) (*Plane, error) {
 	cfg.LearnDuration = cmp.Or(cfg.LearnDuration, DefaultLearnDuration)
 	cfg.Linger = cmp.Or(cfg.Linger, DefaultLinger)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
-	if cfg.MarkBase > 1<<31-maxMarks {
-		return nil, fmt.Errorf("the first mark %#x is above %#x", cfg.MarkBase, uint32(1<<31-maxMarks))
+	if cfg.MarkBase > 1<<31-maxMarks || cfg.MarkBase%groupSize != 0 || cfg.MarkBase == 0 {
+		return nil, fmt.Errorf("the first mark %#x is not a multiple of %d from %[2]d to %#x", cfg.MarkBase, groupSize, uint32(1<<31-maxMarks))
 	}
 	p := &Plane{cfg: cfg, compiler: compiler{learn: cfg.LearnDuration}, instances: map[string]string{}, left: map[string]time.Time{}}
 	var err error
-	if p.router, err = newRouter(cfg.Netns, cfg.RulePriority, p.owns); err != nil {
+	if p.router, err = newRouter(cfg.Netns, cfg.RulePriority, cfg.MarkBase, p.owns); err != nil {
 		return nil, err
 	}
 	p.kernel = newKernel(cfg)
@@ -396,6 +397,9 @@ func (p *Plane) leave(ways map[hop]bool) (errs []error) {
 			errs = append(errs, err)
 		}
 	}
+	if err := p.router.tidy(p.hops); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) > 0 {
 		p.hops = nil
 	}
@@ -413,6 +417,7 @@ func (p *Plane) Remove() error {
 	for k := range hops.all() {
 		errs = append(errs, p.router.remove(hops, k))
 	}
+	errs = append(errs, p.router.tidy(hops))
 	return errors.Join(errs...)
 }
 

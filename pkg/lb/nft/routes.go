@@ -29,10 +29,22 @@ type hops struct {
 	via       map[hop]netip.Addr
 	blackhole map[hop]bool
 	rules     map[hop]int
+	// skips are the rules that lead past a group of rules; see groupSize.
+	skips map[skip]bool
+}
+
+// groupSize is how many marks there are in a group. The kernel tries rules one after the other, so before each group stands one that
+// leads packets with the marks of other groups past it.
+const groupSize = 16
+
+// skip is the rule before a group.
+type skip struct {
+	group  uint32
+	family family
 }
 
 func newHops() *hops {
-	return &hops{via: map[hop]netip.Addr{}, blackhole: map[hop]bool{}, rules: map[hop]int{}}
+	return &hops{via: map[hop]netip.Addr{}, blackhole: map[hop]bool{}, rules: map[hop]int{}, skips: map[skip]bool{}}
 }
 
 // all are the ways of which there is anything.
@@ -54,11 +66,12 @@ func (h *hops) all() map[hop]bool {
 type router struct {
 	nl       *netlink.Handle
 	priority int
+	base     uint32
 	owns     func(mark uint32) bool
 }
 
 // newRouter works in the namespace of an open file, or in that of the process where it is 0.
-func newRouter(netns, priority int, owns func(uint32) bool) (*router, error) {
+func newRouter(netns, priority int, base uint32, owns func(uint32) bool) (*router, error) {
 	handle := vns.None()
 	if netns != 0 {
 		handle = vns.NsHandle(netns)
@@ -67,7 +80,7 @@ func newRouter(netns, priority int, owns func(uint32) bool) (*router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a connection for routes: %w", err)
 	}
-	return &router{nl, priority, owns}, nil
+	return &router{nl, priority, base, owns}, nil
 }
 
 func (r *router) close() { r.nl.Close() }
@@ -81,9 +94,7 @@ func (r *router) read() (*hops, error) {
 			return nil, fmt.Errorf("listing rules: %w", err)
 		}
 		for _, rule := range rules {
-			if rule.Protocol == RouteProtocol && r.owns(rule.Mark) && uint32(rule.Table) == rule.Mark && rule.Priority == r.priority {
-				h.rules[hop{rule.Mark, f}]++
-			}
+			r.take(h, f, rule)
 		}
 		filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: RouteProtocol}
 		routes, err := r.nl.RouteListFiltered(f.netlink(), filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
@@ -96,6 +107,20 @@ func (r *router) read() (*hops, error) {
 	}
 	return h, nil
 }
+
+func (r *router) take(h *hops, f family, rule netlink.Rule) {
+	if rule.Protocol != RouteProtocol || !r.owns(rule.Mark) {
+		return
+	}
+	switch k, s := (hop{rule.Mark, f}), (skip{r.group(rule.Mark), f}); {
+	case rule.Invert && rule.Priority == r.skip(s).Priority:
+		h.skips[s] = true
+	case !rule.Invert && rule.Priority == r.rule(k).Priority && uint32(rule.Table) == rule.Mark:
+		h.rules[k]++
+	}
+}
+
+func (r *router) group(mark uint32) uint32 { return (mark - r.base) / groupSize }
 
 func (h *hops) take(f family, route netlink.Route, owns func(uint32) bool) {
 	k := hop{uint32(route.Table), f}
@@ -133,6 +158,34 @@ func (r *router) ensure(h *hops, k hop, via netip.Addr) error {
 			return fmt.Errorf("adding the rule of mark %d: %w", k.mark, err)
 		}
 		h.rules[k] = 1
+	}
+	// Past a group the kernel goes to the rule before the next one, so that must be there too. Until it is, the rules are tried one by one.
+	for _, s := range []skip{{r.group(k.mark), k.family}, {r.group(k.mark) + 1, k.family}} {
+		if h.skips[s] || !r.owns(r.skip(s).Mark) {
+			continue
+		}
+		if err := r.nl.RuleAdd(r.skip(s)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding the rule before group %d: %w", s.group, err)
+		}
+		h.skips[s] = true
+	}
+	return nil
+}
+
+// tidy takes away the rules before groups that are past the last one in use.
+func (r *router) tidy(h *hops) error {
+	last := map[family]uint32{}
+	for k := range h.rules {
+		last[k.family] = max(last[k.family], r.group(k.mark)+1)
+	}
+	for s := range h.skips {
+		if end, used := last[s.family]; used && s.group <= end {
+			continue
+		}
+		if err := r.nl.RuleDel(r.skip(s)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("deleting the rule before group %d: %w", s.group, err)
+		}
+		delete(h.skips, s)
 	}
 	return nil
 }
@@ -197,7 +250,16 @@ func (k hop) dead() *netlink.Route {
 
 func (r *router) rule(k hop) *netlink.Rule {
 	rule := netlink.NewRule()
-	rule.Family, rule.Mark, rule.Table, rule.Priority, rule.Protocol = k.family.netlink(), k.mark, int(k.mark), r.priority, RouteProtocol
+	rule.Family, rule.Mark, rule.Table, rule.Protocol = k.family.netlink(), k.mark, int(k.mark), RouteProtocol
+	rule.Priority = r.priority + 2*int(r.group(k.mark)) + 1
+	return rule
+}
+
+func (r *router) skip(s skip) *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family, rule.Mark, rule.Mask, rule.Invert = s.family.netlink(), r.base+s.group*groupSize, new(^uint32(groupSize-1)), true
+	rule.Priority, rule.Protocol = r.priority+2*int(s.group), RouteProtocol
+	rule.Goto = rule.Priority + 2
 	return rule
 }
 
