@@ -126,7 +126,7 @@ func (w *world) save(title string, table []string) error {
 	}
 	summary, figure := filepath.Join(w.results, "packets.txt"), filepath.Join(w.results, "packets.svg")
 	text := title + "\n\n" + strings.Join(table, "\n") + "\n\n" + strings.Join(wrap(notes+" "+honest, width), "\n") + "\n"
-	if err := os.WriteFile(summary, []byte(text), 0o644); err != nil { //nolint:gosec // for everybody to read
+	if err := os.WriteFile(summary, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("saving results: %w", err)
 	}
 	file, err := os.Create(figure)

@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -51,7 +52,9 @@ func realPackets(w *world) []scene {
 	return scenes
 }
 
-func phases() []phase {
+func phases() []phase { return slices.Concat(deaths(), scalings(), restartsUnderLoad()) }
+
+func deaths() []phase {
 	return []phase{
 		dies(1, "The application ends, and at the same moment the kubelet reports it: that the kubelet needs a while to notice is not shown. In red "+
 			"the load balancer is told at once; in blue the sidecar is told to close the stream first.", 2, 3),
@@ -62,6 +65,11 @@ func phases() []phase {
 			what: "Pod real-3 is deleted, its application ends at once; real-4 takes its place", short: "real-3 is deleted",
 			do: replaced(3, 4), dead: []int{3}, takers: []int{1, 2, 4},
 		},
+	}
+}
+
+func scalings() []phase {
+	return []phase{
 		{
 			what: "real is scaled from 3 to 12", short: "scaled from 3 to 12",
 			do: added(between(5, 13)...), takers: append([]int{1, 2}, between(4, 13)...),
@@ -75,6 +83,11 @@ func phases() []phase {
 			what: "real is scaled to 3 again", short: "scaled from 0 to 3", do: added(14, 15, 16), takers: []int{14, 15, 16},
 			why: "Packets are lost until the first pod is there.",
 		},
+	}
+}
+
+func restartsUnderLoad() []phase {
+	return []phase{
 		{
 			what: "The nsp is killed, and started again", short: "the nsp is killed",
 			why: "Load balancer and sidecars keep what they have.",

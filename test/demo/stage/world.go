@@ -182,7 +182,7 @@ func (w *world) keep(ctx context.Context) {
 	nsp, _ := play.Build(ctx) // it was built before
 	w.screen.line("")
 	w.screen.text("", bold, "Everything stays until Ctrl-C. What the parties in red hear appears here. In another terminal:")
-	for _, l := range []string{
+	lines := []string{
 		"export KUBECONFIG=" + w.cluster.Kubeconfig(),
 		"alias kubectl=" + kubectl + " nsp=" + nsp,
 		"export NSP_SERVER=" + w.red.nsp.Address(),
@@ -197,7 +197,12 @@ func (w *world) keep(ctx context.Context) {
 		"kubectl -n red delete pod web-5 --wait=false",
 		"kubectl -n red patch pod web-6 --subresource=status \\",
 		`  -p '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'`,
-	} {
+	}
+	if f := w.red.fabric; f != nil {
+		lines = append(lines, fmt.Sprintf("nsenter -t %d -n %s trace \\", f.balancer.PID(), filepath.Join(filepath.Dir(nsp), "stateless-lb")),
+			fmt.Sprintf("  --src 10.0.0.2 --sport 40000 --dst %s --dport %d --proto udp", realVIP.Addr(), realVIP.Port()))
+	}
+	for _, l := range lines {
 		w.screen.line("  " + l)
 	}
 	w.screen.line("")

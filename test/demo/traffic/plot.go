@@ -148,7 +148,7 @@ func (f Figure) seconds(b *bytes.Buffer, y int) {
 // legend says what the marks are.
 func (f Figure) legend(b *bytes.Buffer, y int) {
 	fmt.Fprintf(b, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/>`+"\n", plotLeft, y-26, lostColour)
-	text(b, plotLeft+18, y-16, "start", "lost; the other colours are targets")
+	text(b, plotLeft+18, y-16, "start", "lost; the other colours are targets; gaps and peaks: this machine was too busy to send, and caught up")
 	for i, m := range f.Marks {
 		text(b, plotLeft, y+plotLegend*(i+1)-10, "start", fmt.Sprintf("%d  at %.1f s: %s", i+1, m.At.Seconds(), m.Text))
 	}
