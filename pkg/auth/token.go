@@ -217,11 +217,7 @@ func (t *Tokens) ask(ctx context.Context, d digest, raw string, slots chan struc
 		case token.expired():
 			return Token{}, errExpired(token)
 		}
-		keep := keepGood
-		if t.cfg.Departed != nil && t.cfg.Departed.Has(token.Pod.UID) {
-			keep = keepDeparted
-		}
-		t.remember(d, known{token: token, until: time.Now().Add(keep)})
+		t.remember(d, known{token: token, until: time.Now().Add(keepGood)})
 		return token, nil
 	})
 }
@@ -232,6 +228,11 @@ func (t *Tokens) remember(d digest, k known) {
 	t.forget(d)
 	if len(t.known) >= maxTokens {
 		t.makeRoom()
+	}
+	// This is asked with the lock held: a pod that leaves later has its tokens forgotten.
+	if uid := k.token.Pod.UID; t.cfg.Departed != nil && t.cfg.Departed.Has(uid) {
+		t.cfg.Departed.found(uid, true)
+		k.until = time.Now().Add(keepDeparted)
 	}
 	t.known[d] = k
 	if uid := k.token.Pod.UID; uid != "" {
@@ -273,6 +274,29 @@ func (t *Tokens) forget(d digest) {
 			delete(t.byPod, k.token.Pod.UID)
 		}
 	}
+}
+
+// Ended tells whether a pod has ended whose token was good before, which is asked again where the pod has left its slices; the error
+// is why its token is refused, nil where it is not or nobody can say.
+func (t *Tokens) Ended(ctx context.Context, peer netip.Addr, podUID, raw string) error {
+	if t.cfg.Departed == nil || !t.cfg.Departed.Has(podUID) {
+		return nil
+	}
+	_, err := t.Check(ctx, peer, raw)
+	if !errors.Is(err, ErrUnproven) {
+		return nil
+	}
+	t.cfg.Departed.found(podUID, false)
+	return err
+}
+
+// Left has something whenever pods have left their slices since it was last read, so that Ended can be asked about them; nil is
+// never. It is for one reader.
+func (t *Tokens) Left() <-chan struct{} {
+	if t.cfg.Departed == nil {
+		return nil
+	}
+	return t.cfg.Departed.Left()
 }
 
 // Forget has the tokens of a pod verified again when they are shown next, because it has left its slices. It does not block.

@@ -315,6 +315,50 @@ func TestTokensOfAPodThatLeft(t *testing.T) {
 	})
 }
 
+// A pod that leaves its slices while its token is verified is not believed for longer than one that left before.
+func TestPodLeavesWhileItsTokenIsVerified(t *testing.T) {
+	bubbled(t, FailureLimits{}, func(t *testing.T, v *verifier, check func(string) error, tokens *Tokens) {
+		tokens.cfg.Departed = &Departed{}
+		good := goodFor(time.Hour)
+		v.set(func(raw string) (Token, error) {
+			token, err := good(raw)
+			tokens.cfg.Departed.Listed("uid-a", false)
+			tokens.Forget("uid-a")
+			return token, err
+		}, nil)
+		require.NoError(t, check("a"))
+		v.set(refuse, nil)
+		time.Sleep(keepDeparted)
+		require.Equal(t, BadToken, reasonOf(check("a")))
+	})
+}
+
+// Others may have what a pod registered that left its slices, unless it has shown that it is still there.
+func TestGone(t *testing.T) {
+	bubbled(t, FailureLimits{}, func(t *testing.T, v *verifier, check func(string) error, tokens *Tokens) {
+		d := &Departed{}
+		tokens.cfg.Departed = d
+		require.NoError(t, check("a"))
+		require.False(t, d.Gone("uid-a"))
+		d.Listed("uid-a", false)
+		require.True(t, d.Gone("uid-a"))
+		require.Len(t, d.Left(), 1)
+		tokens.Forget("uid-a")
+		require.NoError(t, tokens.Ended(t.Context(), peer, "uid-a", "a"))
+		require.False(t, d.Gone("uid-a"), "it is there")
+		time.Sleep(foundLately + time.Second)
+		require.True(t, d.Gone("uid-a"), "nothing was heard of it since")
+		v.set(away, nil)
+		require.NoError(t, tokens.Ended(t.Context(), peer, "uid-a", "a"), "nobody can say")
+		v.set(refuse, nil)
+		time.Sleep(retryAfter + time.Second)
+		require.Equal(t, BadToken, reasonOf(tokens.Ended(t.Context(), peer, "uid-a", "a")))
+		require.NoError(t, tokens.Ended(t.Context(), peer, "uid-b", "b"), "it has not left")
+		d.Listed("uid-a", true)
+		require.False(t, d.Gone("uid-a"))
+	})
+}
+
 // The verifier is away, or answers late: who is known goes on until the token expires, and waits once in a while at most; who is
 // new is told to come back.
 func TestVerifierAway(t *testing.T) {

@@ -149,6 +149,11 @@ func (e *Engine) Identify(ctx context.Context, w Workload, namespace, account st
 		return nil
 	}
 	e.Post(identified{workload: w, namespace: namespace, account: account})
+	return e.Heard(ctx)
+}
+
+// Heard returns when all that was put in before has been taken in.
+func (e *Engine) Heard(ctx context.Context) error {
 	_, err := ask(ctx, e, func() struct{} { return struct{}{} })
 	return err
 }

@@ -103,7 +103,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 	p.onClose(func() { _ = store.Close() })
 	p.registry = registry.New(registry.Config{
 		Store: store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
-		Observe: p.metrics.round, Gone: p.departed.Has,
+		Observe: p.metrics.round, Gone: p.departed.Gone,
 	})
 	p.saved, err = p.registry.Load(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -146,23 +147,37 @@ func nameSet(names []string) string {
 	return strings.Join(slices.Compact(set), ",")
 }
 
-// validate checks what is not part of the key.
+// maxName bounds each name in bytes, those of frontends included: nothing in Kubernetes or DNS has a longer one.
+const maxName = 253
+
+// moreForOthers is how many times as much context as a target of type Default others may have.
+const moreForOthers = 8
+
+// validate checks what is not part of the key, and that nothing is larger than it has reason to be.
 func validate(t Target, l Limits) error {
+	if n := max(len(t.Scope), len(t.Stream.Trench), len(t.Stream.Conduit), len(t.Stream.Name)); n > maxName {
+		return invalid(t, "a name in it has %d characters; at most %d are kept", n, maxName)
+	}
 	size, ok := 0, utf8.ValidString(t.Scope+t.Stream.Trench+t.Stream.Conduit+t.Stream.Name)
 	for k, v := range t.Context {
 		size += len(k) + len(v)
 		ok = ok && utf8.ValidString(k) && utf8.ValidString(v)
 	}
+	longest, most := 0, l.Context
+	if t.Type != Default && most < math.MaxInt/moreForOthers {
+		most *= moreForOthers
+	}
 	for _, s := range t.IPs {
 		ok = ok && utf8.ValidString(s)
+		longest = max(longest, len(s))
 	}
 	switch {
 	case !ok:
 		return invalid(t, "a string in it is not UTF-8")
-	case t.Type != Default:
-		return nil
-	case size > l.Context:
-		return invalid(t, "its context has %d bytes; at most %d are kept", size, l.Context)
+	case longest > maxName:
+		return invalid(t, "an address or host name in it has %d characters; at most %d are kept", longest, maxName)
+	case size > most:
+		return invalid(t, "its context has %d bytes; at most %d are kept", size, most)
 	case len(t.IPs) > l.Addresses:
 		return invalid(t, "it has %d addresses; at most %d are kept", len(t.IPs), l.Addresses)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
@@ -52,7 +53,7 @@ func (l *line) position(ctx context.Context) (position, error) {
 
 func (l *line) register(ctx context.Context, t registry.Target, c registry.Caller) (position, error) {
 	resp, err := l.client.Register(ctx, &targetpoolv1.RelayRegisterRequest{
-		Trench: l.relay.cfg.Trench, Registration: registrationOf(t), Peer: peerOf(c),
+		Trench: l.relay.cfg.Trench, Registration: registrationOf(t), Peer: peerOf(c), Proven: provenOf(c, auth.From(ctx).Pod),
 	})
 	return l.heard(resp.GetPosition()), err
 }
@@ -62,6 +63,7 @@ func (l *line) unregister(
 ) (position, error) {
 	resp, err := l.client.Unregister(ctx, &targetpoolv1.RelayUnregisterRequest{
 		Trench: l.relay.cfg.Trench, Registration: registrationOf(t), Peer: peerOf(c), Seen: seen,
+		Proven: provenOf(c, auth.From(ctx).Pod),
 	})
 	return l.heard(resp.GetPosition()), err
 }

@@ -246,12 +246,22 @@ func (m *mirror) own(k registry.Key, c registry.Caller) {
 // refresh answers a Register while the namespace process is away: it says yes where that changes nothing.
 func (m *mirror) refresh(want registry.Entry) bool {
 	row := m.shown(want.Key)
-	if row == nil || !unchanged(row.Entry, &want) {
+	if row == nil || m.foreign(want.Key, want.Caller) || !unchanged(row.Entry, &want) {
 		return false
 	}
 	m.own(want.Key, want.Caller)
 	m.restore[want.Key] = true
 	return true
+}
+
+// foreign tells whether another pod than the caller's has proven a registration to be its own.
+func (m *mirror) foreign(k registry.Key, c registry.Caller) bool {
+	row := m.shown(k)
+	if row == nil {
+		return false
+	}
+	owner := cmp.Or(row.Entry.Caller.PodUID, m.callers[k].PodUID)
+	return owner != "" && owner != c.PodUID
 }
 
 func unchanged(have, want *registry.Entry) bool {

@@ -199,8 +199,8 @@ func (r *Relay) reach(ctx context.Context, l *line, at position) error {
 }
 
 // Register stores the target with the namespace process, or refreshes it; see server.Registry. While that is away, a refresh that
-// changes nothing is answered here, and others wait for it. The error is a gRPC status, or wraps registry.ErrInvalid or
-// auth.ErrDenied.
+// changes nothing is answered here, and others wait for it. The error is a gRPC status, or wraps registry.ErrInvalid,
+// registry.ErrForeign or auth.ErrDenied.
 func (r *Relay) Register(ctx context.Context, t registry.Target, c registry.Caller) error {
 	want, err := r.entry(t, c)
 	if err != nil {
@@ -224,7 +224,7 @@ func (r *Relay) Unregister(ctx context.Context, t registry.Target, c registry.Ca
 	}
 	return r.do(ctx,
 		func(ctx context.Context, l *line) (position, error) { return l.unregister(ctx, t, c, nil) },
-		func() (bool, error) { return r.withdraw(ctx, want.Key) },
+		func() (bool, error) { return r.withdraw(ctx, want.Key, c) },
 		func(*mirror) {})
 }
 
@@ -303,12 +303,14 @@ func (r *Relay) refresh(want registry.Entry) (done bool) {
 	return done
 }
 
-// withdraw returns when a restart of this process would not bring the registration back.
-func (r *Relay) withdraw(ctx context.Context, k registry.Key) (bool, error) {
+// withdraw returns when a restart of this process would not bring the registration back. What another pod has proven to be its own
+// stays.
+func (r *Relay) withdraw(ctx context.Context, k registry.Key, c registry.Caller) (bool, error) {
 	stored := make(chan error, 1)
-	known, joining := false, false
+	known, joining, foreign := false, false, false
 	r.update(func(m *mirror) {
-		if joining = r.joining; joining {
+		joining, foreign = r.joining, m.foreign(k, c)
+		if joining || foreign {
 			return
 		}
 		if known = m.withdraw(k) > 0; known {
@@ -317,8 +319,13 @@ func (r *Relay) withdraw(ctx context.Context, k registry.Key) (bool, error) {
 			signal(r.unsaved)
 		}
 	})
-	if joining || !known {
-		return !joining, nil
+	switch {
+	case joining:
+		return false, nil
+	case foreign:
+		return true, fmt.Errorf("%w: %s of stream %s", registry.ErrForeign, k.Addrs, k.Stream)
+	case !known:
+		return true, nil
 	}
 	signal(r.owed)
 	select {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -35,7 +36,20 @@ func registrationOf(t registry.Target) *targetpoolv1.Registration {
 }
 
 func restoredOf(r registry.Restored) *targetpoolv1.Restored {
-	return &targetpoolv1.Restored{Registration: registrationOf(r.Target), Peer: peerOf(r.Caller), Reserved: r.Reserved}
+	return &targetpoolv1.Restored{
+		Registration: registrationOf(r.Target), Peer: peerOf(r.Caller), Proven: provenOf(r.Caller, auth.Pod{}), Reserved: r.Reserved,
+	}
+}
+
+// provenOf is the pod that a caller has proven to be; how it is called is left out where it is not the caller's.
+func provenOf(c registry.Caller, pod auth.Pod) *targetpoolv1.ProvenPod {
+	switch c.PodUID {
+	case "":
+		return nil
+	case pod.UID:
+		return &targetpoolv1.ProvenPod{Namespace: pod.Namespace, Name: pod.Name, Uid: pod.UID}
+	}
+	return &targetpoolv1.ProvenPod{Uid: c.PodUID}
 }
 
 func seenOf(w *withdrawal) *targetpoolv1.Seen {
@@ -62,7 +76,7 @@ func changeOf(c *targetpoolv1.RelayChange, trench, namespace string) (change, er
 		},
 		IPs:     reg.GetIps(),
 		Context: reg.GetContext(),
-	}, registry.Caller{}, namespace)
+	}, registry.Caller{PodUID: row.GetProvenPodUid()}, namespace)
 	if err != nil {
 		return out, fmt.Errorf("%w: registration %d: %w", errStep, c.GetId(), err)
 	}

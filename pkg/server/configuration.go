@@ -69,6 +69,11 @@ type configurationManager struct {
 
 // watch answers one call. Each message is a whole answer, so there is no heartbeat.
 func (m *configurationManager) watch(ctx context.Context, q query, send func(any) error) error {
+	for _, name := range q.names {
+		if len(name) > maxName {
+			return fmt.Errorf("watching the configuration: %w", invalid("a name in the filter has more than %d characters: nothing is called that", maxName))
+		}
+	}
 	answers := m.server.cfg.Configuration.watch(q)
 	defer answers.Close()
 	return m.server.watch(ctx, &configurationWatch{answers: answers, send: send})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,15 +56,31 @@ func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := status.FromError(err); ok {
+	if st, ok := status.FromError(err); ok {
+		if st.Code() == codes.Internal && strings.Contains(st.Message(), unreadable) {
+			return status.Error(codes.InvalidArgument, brief(st.Message()))
+		}
 		return err
 	}
 	for _, c := range codeOf {
 		if errors.Is(err, c.err) {
-			return status.Error(c.code, err.Error())
+			return status.Error(c.code, brief(err.Error()))
 		}
 	}
-	return status.Error(codes.Internal, err.Error())
+	return status.Error(codes.Internal, brief(err.Error()))
+}
+
+// unreadable is what gRPC says, as an error of the server's, of a message that is no protobuf or has a string that is no UTF-8. The
+// caller hears that from gRPC itself; our log and our metrics have it as the mistake that it is.
+const unreadable = "failed to unmarshal the received message"
+
+// brief cuts a message that repeats something huge that a client said.
+func brief(s string) string {
+	const most = 2 << 10
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most/2], "") + " [...] " + strings.ToValidUTF8(s[len(s)-most/2:], "")
 }
 
 func invalid(format string, args ...any) error {

@@ -49,7 +49,7 @@ func (t *targetFeed) Watch(
 		w.sent.Store(v.GetRevision())
 	default:
 		t.server.cfg.Log.InfoContext(ss.Context(), "resume with a version of another run; a snapshot follows",
-			"conduit", conduit.String(), "peer", auth.From(ss.Context()).Addr, "epoch", v.GetEpoch(), "revision", v.GetRevision())
+			"conduit", conduit.String(), "peer", auth.From(ss.Context()).Addr, "epoch", brief(v.GetEpoch()), "revision", v.GetRevision())
 	}
 	return t.server.watch(ss.Context(), w)
 }
@@ -83,7 +83,7 @@ func (w *feedWatch) next() (bool, <-chan struct{}, error) {
 		return false, more, nil
 	}
 	w.told = true
-	w.server.slow.coalesced.Add(uint64(batch.Coalesced)) //nolint:gosec // it is not negative
+	w.server.slow.coalesced.Add(uint64(batch.Coalesced))
 	err := w.sendBatch(batch)
 	if err == nil {
 		w.sent.Store(batch.Revision)

@@ -38,7 +38,7 @@ func (t *targetPool) Watch(ss poolStream) error {
 	}
 	report, err := t.report(first.GetReport())
 	if errors.Is(err, errMismatch) {
-		t.server.cfg.Engine.Misdirected(workload, auth.From(ss.Context()).Addr, first.GetReport().GetNspNamespace())
+		t.server.cfg.Engine.Misdirected(workload, auth.From(ss.Context()).Addr, brief(first.GetReport().GetNspNamespace()))
 	}
 	if err != nil {
 		return fmt.Errorf("watch of %s: %w", workload, err)
@@ -96,12 +96,19 @@ func (t *targetPool) receive(ss poolStream, hear func(*engine.Report)) error {
 			return err
 		}
 		hear(report)
+		// A client that says more than can be taken in waits.
+		if err := t.server.cfg.Engine.Heard(ss.Context()); err != nil {
+			return context.Canceled
+		}
 	}
 }
 
 // workloadOf reads who is watched for: a pod by its name, or an address.
 func workloadOf(w *targetpoolv1.Workload) (engine.Workload, error) {
 	out := engine.Workload{Namespace: w.GetNamespace(), Pod: w.GetPod(), PodUID: w.GetPodUid()}
+	if max(len(out.Namespace), len(out.Pod), len(out.PodUID)) > maxName {
+		return engine.Workload{}, invalid("a name of the workload has more than %d characters: no pod is called that", maxName)
+	}
 	switch {
 	case w.GetAddress() != "":
 		if out != (engine.Workload{}) {
@@ -121,6 +128,9 @@ func workloadOf(w *targetpoolv1.Workload) (engine.Workload, error) {
 	return out, nil
 }
 
+// maxName bounds names that are kept while a call lasts: Kubernetes has no longer ones.
+const maxName = 253
+
 // report reads what a sidecar says; nil where it says nothing.
 func (t *targetPool) report(r *targetpoolv1.Report) (*engine.Report, error) {
 	if r == nil {
@@ -129,6 +139,9 @@ func (t *targetPool) report(r *targetpoolv1.Report) (*engine.Report, error) {
 	own := t.server.cfg.Namespace
 	if ns := r.GetNspNamespace(); ns != "" && ns != own {
 		return nil, fmt.Errorf("%w: the sidecar is configured for the NSP of namespace %s, this is that of %s", errMismatch, ns, own)
+	}
+	if n := max(len(r.GetAddresses()), len(r.GetOwners())); n > maxReported {
+		return nil, invalid("the report has %d addresses and %d streams; %d are allowed", len(r.GetAddresses()), len(r.GetOwners()), maxReported)
 	}
 	addrs, err := addresses(r.GetAddresses())
 	if err != nil {
@@ -148,6 +161,9 @@ func (t *targetPool) report(r *targetpoolv1.Report) (*engine.Report, error) {
 	}
 	return out, nil
 }
+
+// maxReported bounds the addresses and the streams of a report, as much as a registration may have.
+const maxReported = 4096
 
 // addresses reads interface addresses, bare or with a prefix length. Those that every pod has say nothing and are left out.
 func addresses(in []string) ([]netip.Addr, error) {

@@ -59,6 +59,9 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 		Conduit: req.GetStream().GetConduit().GetName(),
 		Stream:  req.GetStream().GetName(),
 	}
+	if max(len(f.Trench), len(f.Conduit), len(f.Stream)) > maxName {
+		return fmt.Errorf("watching targets: %w", invalid("a name in the filter has more than %d characters: nothing is called that", maxName))
+	}
 	if err := t.server.cfg.mayList(auth.From(ss.Context()), f); err != nil {
 		return fmt.Errorf("watching targets: %w", err)
 	}

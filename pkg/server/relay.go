@@ -83,7 +83,7 @@ func (r *relay) Register(
 	if err != nil {
 		return nil, err
 	}
-	if err := r.registry().Register(ctx, t, callerAt(req.GetPeer())); err != nil {
+	if err := r.registry().Register(ctx, t, callerAt(req.GetPeer(), req.GetProven())); err != nil {
 		return nil, fmt.Errorf("registering for trench %q: %w", req.GetTrench(), err)
 	}
 	p, err := r.position(ctx, req.GetTrench())
@@ -105,7 +105,7 @@ func (r *relay) Unregister(
 		}
 		err = r.registry().Withdraw(ctx, t, known)
 	} else {
-		err = r.registry().Unregister(ctx, t, callerAt(req.GetPeer()))
+		err = r.registry().Unregister(ctx, t, callerAt(req.GetPeer(), req.GetProven()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("unregistering for trench %q: %w", req.GetTrench(), err)
@@ -127,7 +127,9 @@ func (r *relay) Restore(
 		if one.GetBlocked() {
 			t.Status = registry.Enabled
 		}
-		all = append(all, registry.Restored{Target: t, Caller: callerAt(one.GetPeer()), Reserved: one.GetReserved()})
+		all = append(all, registry.Restored{
+			Target: t, Caller: callerAt(one.GetPeer(), one.GetProven()), Reserved: one.GetReserved(),
+		})
 	}
 	if err := r.registry().Restore(ctx, all); err != nil {
 		return nil, fmt.Errorf("restoring registrations of trench %q: %w", req.GetTrench(), err)
@@ -163,12 +165,12 @@ func (r *relay) target(ctx context.Context, trench string, reg *targetpoolv1.Reg
 }
 
 // callerAt is who called the trench process. What is no address proves nothing.
-func callerAt(peer string) registry.Caller {
-	a, err := netip.ParseAddr(peer)
-	if err != nil {
-		return registry.Caller{}
+func callerAt(peer string, proven *targetpoolv1.ProvenPod) registry.Caller {
+	c := registry.Caller{PodUID: proven.GetUid()}
+	if a, err := netip.ParseAddr(peer); err == nil {
+		c.Peer = a.Unmap().WithZone("")
 	}
-	return registry.Caller{Peer: a.Unmap().WithZone("")}
+	return c
 }
 
 // Watch implements targetpoolv1.RelayServer.
@@ -258,6 +260,8 @@ func relayChange(c feed.Change[uint64, *engine.Row]) *targetpoolv1.RelayChange {
 		State:    state(row.State),
 		Reason:   row.Reason,
 		Pod:      row.Pod,
+
+		ProvenPodUid: e.Caller.PodUID,
 	}
 	if !row.Caused.IsZero() {
 		out.Row.Caused = timestamppb.New(row.Caused)

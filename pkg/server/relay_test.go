@@ -95,3 +95,39 @@ func TestRelayPositions(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, m.GetChanges()[0].GetRow())
 }
+
+// A pod that the caller of a trench process has proven to be counts, whatever address the call came from, and is told to whoever
+// follows.
+func TestRelayPassesProofOn(t *testing.T) {
+	n := start(t, setup{mode: auth.None})
+	relay := targetpoolv1.NewRelayClient(n.dial())
+	reg := &targetpoolv1.Registration{
+		Stream: &targetpoolv1.Stream{Trench: "trench-a", Conduit: "conduit-a", Name: "x1"}, Ips: []string{"172.16.0.1/24"},
+		Context: map[string]string{"identifier": "1"},
+	}
+	pod := func(uid string) *targetpoolv1.ProvenPod {
+		return &targetpoolv1.ProvenPod{Namespace: own, Name: "pod", Uid: uid}
+	}
+	_, err := relay.Register(n.ctx(), &targetpoolv1.RelayRegisterRequest{Trench: "trench-a", Registration: reg, Peer: "10.0.0.7", Proven: pod("u1")})
+	require.NoError(t, err)
+	watch, err := relay.Watch(n.ctx(), &targetpoolv1.RelayWatchRequest{Trench: "trench-a"})
+	require.NoError(t, err)
+	m, err := watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "u1", m.GetChanges()[0].GetRow().GetProvenPodUid())
+	for _, other := range []*targetpoolv1.ProvenPod{nil, {}, pod("u2"), {Namespace: own, Name: "pod"}} {
+		_, err = relay.Register(n.ctx(), &targetpoolv1.RelayRegisterRequest{Trench: "trench-a", Registration: reg, Peer: "10.0.0.7", Proven: other})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+		_, err = relay.Unregister(n.ctx(), &targetpoolv1.RelayUnregisterRequest{Trench: "trench-a", Registration: reg, Peer: "10.0.0.7", Proven: other})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+	_, err = relay.Unregister(n.ctx(), &targetpoolv1.RelayUnregisterRequest{Trench: "trench-a", Registration: reg, Proven: pod("u1")})
+	require.NoError(t, err)
+	_, err = relay.Restore(n.ctx(), &targetpoolv1.RelayRestoreRequest{
+		Trench: "trench-a", Registrations: []*targetpoolv1.Restored{{Registration: reg, Proven: pod("u3")}},
+	})
+	require.NoError(t, err)
+	rows, err := n.engine.Targets(n.ctx(), engine.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, "u3", rows[0].Entry.Caller.PodUID)
+}

@@ -34,6 +34,13 @@ func (r *reservation) Reserve(ctx context.Context, req *targetpoolv1.ReserveRequ
 	if err := r.server.identify(ctx); err != nil {
 		return nil, fmt.Errorf("reserving an identifier: %w", err)
 	}
+	if req.GetWait() { // like a watch
+		done, err := r.server.beginWatch(auth.From(ctx))
+		if err != nil {
+			return nil, fmt.Errorf("reserving an identifier: %w", err)
+		}
+		defer done()
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // a call that waits must not hold up the end of the server

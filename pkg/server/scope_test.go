@@ -213,8 +213,10 @@ func byToken(t *testing.T, more func(*Config)) (*nsp, *tokens) {
 	return n, v
 }
 
-func (n *nsp) as(token string) context.Context {
-	return metadata.AppendToOutgoingContext(n.ctx(), "authorization", "Bearer "+token)
+func (n *nsp) as(token string) context.Context { return n.asIn(n.ctx(), token) }
+
+func (n *nsp) asIn(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
 // watchPod opens a watch for pod i and returns its first list's streams.

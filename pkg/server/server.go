@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -20,7 +19,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
@@ -123,8 +121,9 @@ type Server struct {
 	slow        slow
 	watches     counted[watchingAs]
 	connections counted[netip.Addr]
-	// loud keeps a crowd of refused callers from filling the log.
-	loud rate.Sometimes
+	proofs      proofs
+	// loud keeps a crowd of refused callers from filling the log, mistaken one whose calls make no sense.
+	loud, mistaken rate.Sometimes
 }
 
 // New makes a server; it is not ready before Ready.
@@ -132,7 +131,7 @@ func New(cfg Config) *Server {
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
 	s := &Server{
 		cfg: cfg, health: health.NewServer(), began: time.Now(), stopping: make(chan struct{}),
-		loud: rate.Sometimes{First: 20, Interval: time.Second},
+		loud: rate.Sometimes{First: 20, Interval: time.Second}, mistaken: rate.Sometimes{First: 200, Interval: time.Second},
 	}
 	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	opts := []grpc.ServerOption{
@@ -204,6 +203,9 @@ func (s *Server) setHealth(st grpc_health_v1.HealthCheckResponse_ServingStatus) 
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.grpc.Serve(limitedListener{l, s}) }()
+	reviewing, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.review(reviewing)
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
@@ -241,7 +243,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.end(ss.Context(), info.FullMethod, caller, start, err)
 }
 
-// watching runs a stream, which ends at the latest when what its caller has proven does.
+// watching runs a stream, which ends at the latest when what its caller has proven does, or the pod that the caller is.
 func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.Caller, next grpc.StreamHandler) error {
 	done, err := s.beginWatch(c)
 	if err != nil {
@@ -255,11 +257,17 @@ func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.C
 		ctx, cancel = context.WithDeadlineCause(ctx, c.Expires, errTokenEnded)
 		defer cancel()
 	}
-	call := &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer}
+	if c.Pod.UID != "" {
+		var end context.CancelCauseFunc
+		ctx, end = context.WithCancelCause(ctx)
+		defer end(nil)
+		defer s.proofs.hold(ss.Context(), c, end)()
+	}
+	call := &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer, stopping: s.stopping}
 	defer s.slow.watch(call)()
 	err = next(srv, call)
-	if errors.Is(context.Cause(ctx), errTokenEnded) {
-		return errTokenEnded
+	if cause := context.Cause(ctx); errors.Is(cause, auth.ErrUnproven) {
+		return cause
 	}
 	return err
 }
@@ -286,7 +294,7 @@ func (s *Server) enter(ctx context.Context, method string, c auth.Caller) error 
 const healthPrefix = "/grpc.health.v1.Health/"
 
 // end turns the error of a call into its status, counts it, and logs it: what the caller did is debug, what we failed at is
-// an error. Of many refusals some are logged.
+// an error. Of many refusals some are logged, and of many mistakes.
 func (s *Server) end(ctx context.Context, method string, c auth.Caller, start time.Time, err error) error {
 	st := toStatus(err)
 	code := status.Code(st)
@@ -294,7 +302,7 @@ func (s *Server) end(ctx context.Context, method string, c auth.Caller, start ti
 	if err == nil {
 		return nil
 	}
-	attrs := []any{"method", method, "peer", c.Addr, "code", code.String(), "error", err}
+	attrs := []any{"method", method, "peer", c.Addr, "code", code.String(), "error", brief(err.Error())}
 	if !c.SPIFFEID.IsZero() {
 		attrs = append(attrs, "spiffe_id", c.SPIFFEID.String())
 	}
@@ -302,13 +310,15 @@ func (s *Server) end(ctx context.Context, method string, c auth.Caller, start ti
 		attrs = append(attrs, "account", c.Account.String(), "pod", c.Pod.Name)
 	}
 	log := func() { s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...) }
-	why := reasonOf(err)
-	if why == "" {
+	switch why := reasonOf(err); {
+	case why != "":
+		s.refused(why)
+		s.loud.Do(log)
+	case levelOf(code) == slog.LevelWarn:
+		s.mistaken.Do(log)
+	default:
 		log()
-		return st
 	}
-	s.refused(why)
-	s.loud.Do(log)
 	return st
 }
 
@@ -327,30 +337,4 @@ func (s *Server) refused(why auth.Reason) {
 	if s.cfg.Refused != nil {
 		s.cfg.Refused(why)
 	}
-}
-
-// callStream carries the caller to the handler and counts what is sent.
-type callStream struct {
-	grpc.ServerStream
-	ctx      context.Context
-	method   string
-	observer Observer
-	// sending is when the send that goes on began, in nanoseconds since 1970, 0 where none does.
-	sending atomic.Int64
-}
-
-// Context implements grpc.ServerStream.
-func (c *callStream) Context() context.Context { return c.ctx }
-
-// SendMsg implements grpc.ServerStream.
-func (c *callStream) SendMsg(m any) error {
-	switch m := m.(type) {
-	case frame:
-		c.observer.Sent(c.method, m.size())
-	case proto.Message:
-		c.observer.Sent(c.method, proto.Size(m))
-	}
-	c.sending.Store(time.Now().UnixNano())
-	defer c.sending.Store(0)
-	return c.ServerStream.SendMsg(m)
 }

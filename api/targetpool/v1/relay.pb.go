@@ -402,7 +402,9 @@ type RelayRow struct {
 	// The pod behind it as namespace/name, where that is known.
 	Pod string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The registration has its identifier from a reservation, and holds it also while it is not enabled.
-	Reserved      bool `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	Reserved bool `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// The UID of the pod that has proven the registration to be its own; empty where none has.
+	ProvenPodUid  string `protobuf:"bytes,8,opt,name=proven_pod_uid,json=provenPodUid,proto3" json:"proven_pod_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -486,6 +488,76 @@ func (x *RelayRow) GetReserved() bool {
 	return false
 }
 
+func (x *RelayRow) GetProvenPodUid() string {
+	if x != nil {
+		return x.ProvenPodUid
+	}
+	return ""
+}
+
+// ProvenPod is the pod that the caller of a trench process has proven to be. It counts as if the namespace process had seen the
+// proof.
+type ProvenPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace and name are for messages, and may be missing.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProvenPod) Reset() {
+	*x = ProvenPod{}
+	mi := &file_targetpool_v1_relay_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProvenPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProvenPod) ProtoMessage() {}
+
+func (x *ProvenPod) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_relay_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProvenPod.ProtoReflect.Descriptor instead.
+func (*ProvenPod) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ProvenPod) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ProvenPod) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProvenPod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type RelayPositionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Trench        string                 `protobuf:"bytes,1,opt,name=trench,proto3" json:"trench,omitempty"`
@@ -495,7 +567,7 @@ type RelayPositionRequest struct {
 
 func (x *RelayPositionRequest) Reset() {
 	*x = RelayPositionRequest{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[6]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +579,7 @@ func (x *RelayPositionRequest) String() string {
 func (*RelayPositionRequest) ProtoMessage() {}
 
 func (x *RelayPositionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[6]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +592,7 @@ func (x *RelayPositionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayPositionRequest.ProtoReflect.Descriptor instead.
 func (*RelayPositionRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{6}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RelayPositionRequest) GetTrench() string {
@@ -539,7 +611,7 @@ type RelayPositionResponse struct {
 
 func (x *RelayPositionResponse) Reset() {
 	*x = RelayPositionResponse{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[7]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +623,7 @@ func (x *RelayPositionResponse) String() string {
 func (*RelayPositionResponse) ProtoMessage() {}
 
 func (x *RelayPositionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[7]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +636,7 @@ func (x *RelayPositionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayPositionResponse.ProtoReflect.Descriptor instead.
 func (*RelayPositionResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{7}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RelayPositionResponse) GetPosition() *Position {
@@ -579,14 +651,16 @@ type RelayRegisterRequest struct {
 	Trench       string                 `protobuf:"bytes,1,opt,name=trench,proto3" json:"trench,omitempty"`
 	Registration *Registration          `protobuf:"bytes,2,opt,name=registration,proto3" json:"registration,omitempty"`
 	// The address from which the trench process was called.
-	Peer          string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Peer string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Absent where the caller has proven no pod.
+	Proven        *ProvenPod `protobuf:"bytes,4,opt,name=proven,proto3" json:"proven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RelayRegisterRequest) Reset() {
 	*x = RelayRegisterRequest{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[8]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +672,7 @@ func (x *RelayRegisterRequest) String() string {
 func (*RelayRegisterRequest) ProtoMessage() {}
 
 func (x *RelayRegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[8]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +685,7 @@ func (x *RelayRegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayRegisterRequest.ProtoReflect.Descriptor instead.
 func (*RelayRegisterRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{8}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RelayRegisterRequest) GetTrench() string {
@@ -635,6 +709,13 @@ func (x *RelayRegisterRequest) GetPeer() string {
 	return ""
 }
 
+func (x *RelayRegisterRequest) GetProven() *ProvenPod {
+	if x != nil {
+		return x.Proven
+	}
+	return nil
+}
+
 type RelayRegisterResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Position      *Position              `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
@@ -644,7 +725,7 @@ type RelayRegisterResponse struct {
 
 func (x *RelayRegisterResponse) Reset() {
 	*x = RelayRegisterResponse{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[9]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +737,7 @@ func (x *RelayRegisterResponse) String() string {
 func (*RelayRegisterResponse) ProtoMessage() {}
 
 func (x *RelayRegisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[9]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +750,7 @@ func (x *RelayRegisterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayRegisterResponse.ProtoReflect.Descriptor instead.
 func (*RelayRegisterResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{9}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RelayRegisterResponse) GetPosition() *Position {
@@ -686,14 +767,15 @@ type RelayUnregisterRequest struct {
 	Peer         string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
 	// Set where the call comes late, because the namespace process was away: it is void if the registration is another one now or was
 	// refreshed since.
-	Seen          *Seen `protobuf:"bytes,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	Seen          *Seen      `protobuf:"bytes,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	Proven        *ProvenPod `protobuf:"bytes,5,opt,name=proven,proto3" json:"proven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RelayUnregisterRequest) Reset() {
 	*x = RelayUnregisterRequest{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[10]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +787,7 @@ func (x *RelayUnregisterRequest) String() string {
 func (*RelayUnregisterRequest) ProtoMessage() {}
 
 func (x *RelayUnregisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[10]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +800,7 @@ func (x *RelayUnregisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayUnregisterRequest.ProtoReflect.Descriptor instead.
 func (*RelayUnregisterRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{10}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RelayUnregisterRequest) GetTrench() string {
@@ -749,6 +831,13 @@ func (x *RelayUnregisterRequest) GetSeen() *Seen {
 	return nil
 }
 
+func (x *RelayUnregisterRequest) GetProven() *ProvenPod {
+	if x != nil {
+		return x.Proven
+	}
+	return nil
+}
+
 // Seen is the last that a trench process knew of a registration.
 type Seen struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -761,7 +850,7 @@ type Seen struct {
 
 func (x *Seen) Reset() {
 	*x = Seen{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[11]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +862,7 @@ func (x *Seen) String() string {
 func (*Seen) ProtoMessage() {}
 
 func (x *Seen) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[11]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +875,7 @@ func (x *Seen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seen.ProtoReflect.Descriptor instead.
 func (*Seen) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{11}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Seen) GetId() uint64 {
@@ -812,7 +901,7 @@ type RelayUnregisterResponse struct {
 
 func (x *RelayUnregisterResponse) Reset() {
 	*x = RelayUnregisterResponse{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[12]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +913,7 @@ func (x *RelayUnregisterResponse) String() string {
 func (*RelayUnregisterResponse) ProtoMessage() {}
 
 func (x *RelayUnregisterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[12]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +926,7 @@ func (x *RelayUnregisterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayUnregisterResponse.ProtoReflect.Descriptor instead.
 func (*RelayUnregisterResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{12}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RelayUnregisterResponse) GetPosition() *Position {
@@ -857,7 +946,7 @@ type RelayRestoreRequest struct {
 
 func (x *RelayRestoreRequest) Reset() {
 	*x = RelayRestoreRequest{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[13]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +958,7 @@ func (x *RelayRestoreRequest) String() string {
 func (*RelayRestoreRequest) ProtoMessage() {}
 
 func (x *RelayRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[13]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +971,7 @@ func (x *RelayRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayRestoreRequest.ProtoReflect.Descriptor instead.
 func (*RelayRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{13}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RelayRestoreRequest) GetTrench() string {
@@ -907,14 +996,15 @@ type Restored struct {
 	Blocked bool   `protobuf:"varint,2,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
 	// It had its identifier from a reservation.
-	Reserved      bool `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	Reserved      bool       `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	Proven        *ProvenPod `protobuf:"bytes,5,opt,name=proven,proto3" json:"proven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[14]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1016,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[14]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1029,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{14}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Restored) GetRegistration() *Registration {
@@ -970,6 +1060,13 @@ func (x *Restored) GetReserved() bool {
 	return false
 }
 
+func (x *Restored) GetProven() *ProvenPod {
+	if x != nil {
+		return x.Proven
+	}
+	return nil
+}
+
 type RelayRestoreResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Position      *Position              `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
@@ -979,7 +1076,7 @@ type RelayRestoreResponse struct {
 
 func (x *RelayRestoreResponse) Reset() {
 	*x = RelayRestoreResponse{}
-	mi := &file_targetpool_v1_relay_proto_msgTypes[15]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1088,7 @@ func (x *RelayRestoreResponse) String() string {
 func (*RelayRestoreResponse) ProtoMessage() {}
 
 func (x *RelayRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_relay_proto_msgTypes[15]
+	mi := &file_targetpool_v1_relay_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1101,7 @@ func (x *RelayRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayRestoreResponse.ProtoReflect.Descriptor instead.
 func (*RelayRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{15}
+	return file_targetpool_v1_relay_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RelayRestoreResponse) GetPosition() *Position {
@@ -1047,7 +1144,7 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\x0eKIND_HEARTBEAT\x10\x03\"H\n" +
 	"\vRelayChange\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
-	"\x03row\x18\x02 \x01(\v2\x17.targetpool.v1.RelayRowR\x03row\"\x92\x02\n" +
+	"\x03row\x18\x02 \x01(\v2\x17.targetpool.v1.RelayRowR\x03row\"\xb8\x02\n" +
 	"\bRelayRow\x12?\n" +
 	"\fregistration\x18\x01 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x18\n" +
 	"\ablocked\x18\x02 \x01(\bR\ablocked\x121\n" +
@@ -1055,22 +1152,29 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x122\n" +
 	"\x06caused\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06caused\x12\x10\n" +
 	"\x03pod\x18\x06 \x01(\tR\x03pod\x12\x1a\n" +
-	"\breserved\x18\a \x01(\bR\breserved\".\n" +
+	"\breserved\x18\a \x01(\bR\breserved\x12$\n" +
+	"\x0eproven_pod_uid\x18\b \x01(\tR\fprovenPodUid\"O\n" +
+	"\tProvenPod\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\".\n" +
 	"\x14RelayPositionRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\"L\n" +
 	"\x15RelayPositionResponse\x123\n" +
-	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"\x83\x01\n" +
+	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"\xb5\x01\n" +
 	"\x14RelayRegisterRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\x12?\n" +
 	"\fregistration\x18\x02 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x12\n" +
-	"\x04peer\x18\x03 \x01(\tR\x04peer\"L\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x120\n" +
+	"\x06proven\x18\x04 \x01(\v2\x18.targetpool.v1.ProvenPodR\x06proven\"L\n" +
 	"\x15RelayRegisterResponse\x123\n" +
-	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"\xae\x01\n" +
+	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"\xe0\x01\n" +
 	"\x16RelayUnregisterRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\x12?\n" +
 	"\fregistration\x18\x02 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x12\n" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\x12'\n" +
-	"\x04seen\x18\x04 \x01(\v2\x13.targetpool.v1.SeenR\x04seen\"K\n" +
+	"\x04seen\x18\x04 \x01(\v2\x13.targetpool.v1.SeenR\x04seen\x120\n" +
+	"\x06proven\x18\x05 \x01(\v2\x18.targetpool.v1.ProvenPodR\x06proven\"K\n" +
 	"\x04Seen\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\bposition\x18\x02 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"N\n" +
@@ -1078,12 +1182,13 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition\"l\n" +
 	"\x13RelayRestoreRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\x12=\n" +
-	"\rregistrations\x18\x02 \x03(\v2\x17.targetpool.v1.RestoredR\rregistrations\"\x95\x01\n" +
+	"\rregistrations\x18\x02 \x03(\v2\x17.targetpool.v1.RestoredR\rregistrations\"\xc7\x01\n" +
 	"\bRestored\x12?\n" +
 	"\fregistration\x18\x01 \x01(\v2\x1b.targetpool.v1.RegistrationR\fregistration\x12\x18\n" +
 	"\ablocked\x18\x02 \x01(\bR\ablocked\x12\x12\n" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x1a\n" +
-	"\breserved\x18\x04 \x01(\bR\breserved\"K\n" +
+	"\breserved\x18\x04 \x01(\bR\breserved\x120\n" +
+	"\x06proven\x18\x05 \x01(\v2\x18.targetpool.v1.ProvenPodR\x06proven\"K\n" +
 	"\x14RelayRestoreResponse\x123\n" +
 	"\bposition\x18\x01 \x01(\v2\x17.targetpool.v1.PositionR\bposition2\xb6\x03\n" +
 	"\x05Relay\x12N\n" +
@@ -1107,7 +1212,7 @@ func file_targetpool_v1_relay_proto_rawDescGZIP() []byte {
 }
 
 var file_targetpool_v1_relay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_targetpool_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_targetpool_v1_relay_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_targetpool_v1_relay_proto_goTypes = []any{
 	(RelayWatchResponse_Kind)(0),    // 0: targetpool.v1.RelayWatchResponse.Kind
 	(*Registration)(nil),            // 1: targetpool.v1.Registration
@@ -1116,59 +1221,63 @@ var file_targetpool_v1_relay_proto_goTypes = []any{
 	(*RelayWatchResponse)(nil),      // 4: targetpool.v1.RelayWatchResponse
 	(*RelayChange)(nil),             // 5: targetpool.v1.RelayChange
 	(*RelayRow)(nil),                // 6: targetpool.v1.RelayRow
-	(*RelayPositionRequest)(nil),    // 7: targetpool.v1.RelayPositionRequest
-	(*RelayPositionResponse)(nil),   // 8: targetpool.v1.RelayPositionResponse
-	(*RelayRegisterRequest)(nil),    // 9: targetpool.v1.RelayRegisterRequest
-	(*RelayRegisterResponse)(nil),   // 10: targetpool.v1.RelayRegisterResponse
-	(*RelayUnregisterRequest)(nil),  // 11: targetpool.v1.RelayUnregisterRequest
-	(*Seen)(nil),                    // 12: targetpool.v1.Seen
-	(*RelayUnregisterResponse)(nil), // 13: targetpool.v1.RelayUnregisterResponse
-	(*RelayRestoreRequest)(nil),     // 14: targetpool.v1.RelayRestoreRequest
-	(*Restored)(nil),                // 15: targetpool.v1.Restored
-	(*RelayRestoreResponse)(nil),    // 16: targetpool.v1.RelayRestoreResponse
-	nil,                             // 17: targetpool.v1.Registration.ContextEntry
-	(*Stream)(nil),                  // 18: targetpool.v1.Stream
-	(*Version)(nil),                 // 19: targetpool.v1.Version
-	(Target_State)(0),               // 20: targetpool.v1.Target.State
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
+	(*ProvenPod)(nil),               // 7: targetpool.v1.ProvenPod
+	(*RelayPositionRequest)(nil),    // 8: targetpool.v1.RelayPositionRequest
+	(*RelayPositionResponse)(nil),   // 9: targetpool.v1.RelayPositionResponse
+	(*RelayRegisterRequest)(nil),    // 10: targetpool.v1.RelayRegisterRequest
+	(*RelayRegisterResponse)(nil),   // 11: targetpool.v1.RelayRegisterResponse
+	(*RelayUnregisterRequest)(nil),  // 12: targetpool.v1.RelayUnregisterRequest
+	(*Seen)(nil),                    // 13: targetpool.v1.Seen
+	(*RelayUnregisterResponse)(nil), // 14: targetpool.v1.RelayUnregisterResponse
+	(*RelayRestoreRequest)(nil),     // 15: targetpool.v1.RelayRestoreRequest
+	(*Restored)(nil),                // 16: targetpool.v1.Restored
+	(*RelayRestoreResponse)(nil),    // 17: targetpool.v1.RelayRestoreResponse
+	nil,                             // 18: targetpool.v1.Registration.ContextEntry
+	(*Stream)(nil),                  // 19: targetpool.v1.Stream
+	(*Version)(nil),                 // 20: targetpool.v1.Version
+	(Target_State)(0),               // 21: targetpool.v1.Target.State
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
 }
 var file_targetpool_v1_relay_proto_depIdxs = []int32{
-	18, // 0: targetpool.v1.Registration.stream:type_name -> targetpool.v1.Stream
-	17, // 1: targetpool.v1.Registration.context:type_name -> targetpool.v1.Registration.ContextEntry
-	19, // 2: targetpool.v1.Position.version:type_name -> targetpool.v1.Version
-	19, // 3: targetpool.v1.RelayWatchRequest.resume:type_name -> targetpool.v1.Version
+	19, // 0: targetpool.v1.Registration.stream:type_name -> targetpool.v1.Stream
+	18, // 1: targetpool.v1.Registration.context:type_name -> targetpool.v1.Registration.ContextEntry
+	20, // 2: targetpool.v1.Position.version:type_name -> targetpool.v1.Version
+	20, // 3: targetpool.v1.RelayWatchRequest.resume:type_name -> targetpool.v1.Version
 	0,  // 4: targetpool.v1.RelayWatchResponse.kind:type_name -> targetpool.v1.RelayWatchResponse.Kind
 	2,  // 5: targetpool.v1.RelayWatchResponse.position:type_name -> targetpool.v1.Position
 	5,  // 6: targetpool.v1.RelayWatchResponse.changes:type_name -> targetpool.v1.RelayChange
 	6,  // 7: targetpool.v1.RelayChange.row:type_name -> targetpool.v1.RelayRow
 	1,  // 8: targetpool.v1.RelayRow.registration:type_name -> targetpool.v1.Registration
-	20, // 9: targetpool.v1.RelayRow.state:type_name -> targetpool.v1.Target.State
-	21, // 10: targetpool.v1.RelayRow.caused:type_name -> google.protobuf.Timestamp
+	21, // 9: targetpool.v1.RelayRow.state:type_name -> targetpool.v1.Target.State
+	22, // 10: targetpool.v1.RelayRow.caused:type_name -> google.protobuf.Timestamp
 	2,  // 11: targetpool.v1.RelayPositionResponse.position:type_name -> targetpool.v1.Position
 	1,  // 12: targetpool.v1.RelayRegisterRequest.registration:type_name -> targetpool.v1.Registration
-	2,  // 13: targetpool.v1.RelayRegisterResponse.position:type_name -> targetpool.v1.Position
-	1,  // 14: targetpool.v1.RelayUnregisterRequest.registration:type_name -> targetpool.v1.Registration
-	12, // 15: targetpool.v1.RelayUnregisterRequest.seen:type_name -> targetpool.v1.Seen
-	2,  // 16: targetpool.v1.Seen.position:type_name -> targetpool.v1.Position
-	2,  // 17: targetpool.v1.RelayUnregisterResponse.position:type_name -> targetpool.v1.Position
-	15, // 18: targetpool.v1.RelayRestoreRequest.registrations:type_name -> targetpool.v1.Restored
-	1,  // 19: targetpool.v1.Restored.registration:type_name -> targetpool.v1.Registration
-	2,  // 20: targetpool.v1.RelayRestoreResponse.position:type_name -> targetpool.v1.Position
-	3,  // 21: targetpool.v1.Relay.Watch:input_type -> targetpool.v1.RelayWatchRequest
-	7,  // 22: targetpool.v1.Relay.Position:input_type -> targetpool.v1.RelayPositionRequest
-	9,  // 23: targetpool.v1.Relay.Register:input_type -> targetpool.v1.RelayRegisterRequest
-	11, // 24: targetpool.v1.Relay.Unregister:input_type -> targetpool.v1.RelayUnregisterRequest
-	14, // 25: targetpool.v1.Relay.Restore:input_type -> targetpool.v1.RelayRestoreRequest
-	4,  // 26: targetpool.v1.Relay.Watch:output_type -> targetpool.v1.RelayWatchResponse
-	8,  // 27: targetpool.v1.Relay.Position:output_type -> targetpool.v1.RelayPositionResponse
-	10, // 28: targetpool.v1.Relay.Register:output_type -> targetpool.v1.RelayRegisterResponse
-	13, // 29: targetpool.v1.Relay.Unregister:output_type -> targetpool.v1.RelayUnregisterResponse
-	16, // 30: targetpool.v1.Relay.Restore:output_type -> targetpool.v1.RelayRestoreResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	7,  // 13: targetpool.v1.RelayRegisterRequest.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 14: targetpool.v1.RelayRegisterResponse.position:type_name -> targetpool.v1.Position
+	1,  // 15: targetpool.v1.RelayUnregisterRequest.registration:type_name -> targetpool.v1.Registration
+	13, // 16: targetpool.v1.RelayUnregisterRequest.seen:type_name -> targetpool.v1.Seen
+	7,  // 17: targetpool.v1.RelayUnregisterRequest.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 18: targetpool.v1.Seen.position:type_name -> targetpool.v1.Position
+	2,  // 19: targetpool.v1.RelayUnregisterResponse.position:type_name -> targetpool.v1.Position
+	16, // 20: targetpool.v1.RelayRestoreRequest.registrations:type_name -> targetpool.v1.Restored
+	1,  // 21: targetpool.v1.Restored.registration:type_name -> targetpool.v1.Registration
+	7,  // 22: targetpool.v1.Restored.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 23: targetpool.v1.RelayRestoreResponse.position:type_name -> targetpool.v1.Position
+	3,  // 24: targetpool.v1.Relay.Watch:input_type -> targetpool.v1.RelayWatchRequest
+	8,  // 25: targetpool.v1.Relay.Position:input_type -> targetpool.v1.RelayPositionRequest
+	10, // 26: targetpool.v1.Relay.Register:input_type -> targetpool.v1.RelayRegisterRequest
+	12, // 27: targetpool.v1.Relay.Unregister:input_type -> targetpool.v1.RelayUnregisterRequest
+	15, // 28: targetpool.v1.Relay.Restore:input_type -> targetpool.v1.RelayRestoreRequest
+	4,  // 29: targetpool.v1.Relay.Watch:output_type -> targetpool.v1.RelayWatchResponse
+	9,  // 30: targetpool.v1.Relay.Position:output_type -> targetpool.v1.RelayPositionResponse
+	11, // 31: targetpool.v1.Relay.Register:output_type -> targetpool.v1.RelayRegisterResponse
+	14, // 32: targetpool.v1.Relay.Unregister:output_type -> targetpool.v1.RelayUnregisterResponse
+	17, // 33: targetpool.v1.Relay.Restore:output_type -> targetpool.v1.RelayRestoreResponse
+	29, // [29:34] is the sub-list for method output_type
+	24, // [24:29] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_relay_proto_init() }
@@ -1183,7 +1292,7 @@ func file_targetpool_v1_relay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_targetpool_v1_relay_proto_rawDesc), len(file_targetpool_v1_relay_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
