@@ -214,7 +214,9 @@ func TestPendingTargetIsActivatedByItsLink(t *testing.T) {
 	require.NoError(t, net.targets[1].AddAddress("eth0", "172.17.0.2/24"))
 	b, _ := net.balance(nsp)
 	net.eventually("1")
-	require.Eventually(t, func() bool { return slices.Equal(b.Status().Pending, []nft.TargetRef{{Stream: "stream-a", Identifier: 2}}) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return slices.Equal(b.Status().Pending, []nft.TargetRef{{Stream: "stream-a", Identifier: 2}})
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, net.lb.AddAddress("br0", "172.17.0.1/24"))
 	net.eventually("1 2")
 	require.Eventually(t, func() bool { return len(b.Status().Pending) == 0 }, time.Minute, time.Millisecond)

@@ -26,9 +26,12 @@ const socketBuffer = 64 << 20
 type kernel struct {
 	table *nftables.Table
 	netns int
+	// writer is the connection for transactions. It stays open: when it is closed the kernel first does what it had put off after the last
+	// transaction, which takes it longer than a transaction.
+	writer *nftables.Conn
 }
 
-// open makes a connection, which belongs to the caller. A fresh one for each transaction has no answers of an earlier one in it.
+// open makes a connection, which belongs to the caller.
 func (k *kernel) open() (*nftables.Conn, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(k.netns), nftables.WithSockOptions(forceBuffers))
 	if err != nil {
@@ -59,22 +62,34 @@ type batch struct {
 }
 
 // commit has the kernel take all steps, or none and an error.
-func (k *kernel) commit(steps []step) error {
-	conn, err := k.open()
-	if err != nil {
-		return err
+func (k *kernel) commit(steps []step) (err error) {
+	if k.writer == nil {
+		if k.writer, err = k.open(); err != nil {
+			return err
+		}
 	}
-	defer func() { _ = conn.CloseLasting() }()
-	b := &batch{conn, k.table}
+	defer func() {
+		if err != nil { // answers may be left in the connection
+			k.close()
+		}
+	}()
+	b := &batch{k.writer, k.table}
 	for _, s := range steps {
 		if err := s.on(b); err != nil {
 			return fmt.Errorf("writing a transaction: %w", err)
 		}
 	}
-	if err := conn.Flush(); err != nil {
+	if err := k.writer.Flush(); err != nil {
 		return fmt.Errorf("committing a transaction of %d steps: %w", len(steps), err)
 	}
 	return nil
+}
+
+func (k *kernel) close() {
+	if k.writer != nil {
+		_ = k.writer.CloseLasting()
+		k.writer = nil
+	}
 }
 
 func (addTable) on(b *batch) error {

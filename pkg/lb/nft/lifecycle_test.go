@@ -480,6 +480,7 @@ func TestAuditMends(t *testing.T) {
 	w.serve(5000)
 	w.apply(simple(1, 2))
 	k := newKernel(w.plane.cfg)
+	defer k.close()
 	require.NoError(t, k.commit([]step{flushChain{"s4.stream-a"}}))
 	rule := w.plane.router.(*router).rule(hop{DefaultMarkBase, ipv4})
 	require.NoError(t, w.lb.Netlink().RuleDel(rule))

@@ -68,6 +68,7 @@ type tables interface {
 	read() (*state, error)
 	commit(steps []step) error
 	remove() error
+	close()
 }
 
 // routes is the kernel's side of rules, routes and neighbours.
@@ -119,11 +120,14 @@ func New(cfg Config) (*Plane, error) {
 }
 
 func newKernel(cfg Config) *kernel {
-	return &kernel{&nftables.Table{Name: cfg.Table, Family: nftables.TableFamilyINet}, cfg.Netns}
+	return &kernel{table: &nftables.Table{Name: cfg.Table, Family: nftables.TableFamilyINet}, netns: cfg.Netns}
 }
 
 // Close lets go of the kernel, which keeps forwarding.
-func (p *Plane) Close() { p.router.close() }
+func (p *Plane) Close() {
+	p.kernel.close()
+	p.router.close()
+}
 
 func (p *Plane) owns(mark uint32) bool {
 	return mark >= p.cfg.MarkBase && mark < p.cfg.MarkBase+maxMarks
@@ -365,6 +369,7 @@ func (p *Plane) suspects(desired *Desired) Refused {
 	cfg := p.cfg
 	cfg.Table += "-probe"
 	probe := newKernel(cfg)
+	defer probe.close()
 	bad := Refused{}
 	for _, f := range desired.Flows {
 		one := &Desired{VIPs: f.VIPs, Streams: []Stream{{Name: f.Stream}}, Flows: []Flow{f}}
