@@ -22,6 +22,9 @@ const (
 	ServiceAccount = "nsp-namespace" // of the namespace process
 	Service        = "nsp-service"
 	StatefulSet    = "nsp"
+	// ControllerAccount and ControllerDeployment are those of the controller, where it is enabled.
+	ControllerAccount    = "nsp-controller"
+	ControllerDeployment = "nsp-controller"
 )
 
 const module = "github.com/nordix/meridio-nsp"

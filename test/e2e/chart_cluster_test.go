@@ -46,6 +46,15 @@ func TestChartCommandLineFitsProgram(t *testing.T) {
 				require.Error(t, err)
 				require.Contains(t, string(out), "reading --kubeconfig", set.Name)
 			}
+			for _, deployment := range chartDeployments(t, c, namespace) {
+				container := deployment.Spec.Template.Spec.Containers[0]
+				require.Equal(t, "metadata.namespace", container.Env[0].ValueFrom.FieldRef.FieldPath)
+				cmd := exec.CommandContext(t.Context(), nsp, append(container.Args, "--kubeconfig="+filepath.Join(t.TempDir(), "none"))...)
+				cmd.Env = append(os.Environ(), container.Env[0].Name+"="+namespace)
+				out, err := cmd.CombinedOutput()
+				require.Error(t, err)
+				require.Contains(t, string(out), "reading --kubeconfig", deployment.Name)
+			}
 		})
 	}
 }
@@ -62,12 +71,20 @@ func TestChartIsAcceptedByServer(t *testing.T) {
 			require.NoError(t, c.Apply(t.Context(), manifests, true))
 
 			installVariant(t, c, namespace, variant)
+			pods := []*corev1.Pod{}
 			for _, set := range chartStatefulSets(t, c, namespace) {
-				pod := workload.PodOf(&set)
+				pods = append(pods, workload.PodOf(&set))
+			}
+			for _, deployment := range chartDeployments(t, c, namespace) {
+				template := deployment.Spec.Template
+				template.Name = deployment.Name
+				pods = append(pods, &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec})
+			}
+			for _, pod := range pods {
 				require.False(t, *pod.Spec.EnableServiceLinks)
 				dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 				_, err = c.Client().CoreV1().Pods(namespace).Create(t.Context(), pod, dry)
-				if variant.hostPath {
+				if variant.hostPath && pod.Name != chart.ControllerDeployment {
 					require.True(t, apierrors.IsForbidden(err), "%v", err)
 					require.NotContains(t, err.Error(), "securityContext", "the volume is all that is wrong with it")
 					continue
@@ -88,7 +105,7 @@ func installVariant(t *testing.T, c *cluster.Cluster, namespace string, variant 
 	require.NoError(t, chart.Install(t.Context(), c, namespace, variant.values))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		for _, name := range []string{"meridio-nsp:" + namespace, "meridio-nsp:" + namespace + ":tokens"} {
+		for _, name := range []string{"meridio-nsp:" + namespace, "meridio-nsp:" + namespace + ":tokens", "meridio-nsp:" + namespace + ":controller"} {
 			_ = c.Client().RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})
 			_ = c.Client().RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{})
 		}
@@ -167,9 +184,10 @@ func TestChartPermissions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{
 		"get services": true, "list services": true, "watch services": true,
-		"patch services/status":                           true,
-		"watch endpointslices.discovery.k8s.io":           true,
-		"watch configmaps":                                true,
+		"patch services/status":                              true,
+		"watch endpointslices.discovery.k8s.io":              true,
+		"list externaltargets.targetpool.meridio.nordix.org": true, "watch externaltargets.targetpool.meridio.nordix.org": true,
+		"watch configmaps": true,
 		"list targetgrants.targetpool.meridio.nordix.org": true, "watch targetgrants.targetpool.meridio.nordix.org": true,
 		"list trenches.meridio.nordix.org": true, "watch trenches.meridio.nordix.org": true,
 		"create events.events.k8s.io": true, "patch events.events.k8s.io": true,
@@ -228,6 +246,13 @@ func chartStatefulSets(t *testing.T, c *cluster.Cluster, namespace string) []app
 	require.NoError(t, err)
 	require.NotEmpty(t, sets.Items)
 	return sets.Items
+}
+
+func chartDeployments(t *testing.T, c *cluster.Cluster, namespace string) []appsv1.Deployment {
+	t.Helper()
+	deployments, err := c.Client().AppsV1().Deployments(namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return deployments.Items
 }
 
 // chartServicePorts returns the ports, by name, at which the Service has a ready pod.

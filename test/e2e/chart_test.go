@@ -74,6 +74,12 @@ func TestChartNotesSayWhatToDoNext(t *testing.T) {
 	require.Contains(t, notes, "not encrypted")
 	require.NotContains(t, notes, "any client may act for any pod")
 
+	require.NotContains(t, notes, "nsp-controller")
+
+	notes, err = chart.Notes(t.Context(), "meridio", chart.Values{"controller": object{"enabled": true}})
+	require.NoError(t, err)
+	require.Contains(t, notes, "rollout status deployment/nsp-controller")
+
 	notes, err = chart.Notes(t.Context(), "meridio", chart.Values{
 		"transport": "tls", "tls": object{"secretName": "s"}, "authorisation": "none",
 	})
@@ -101,6 +107,18 @@ func TestChartRefusesBadValues(t *testing.T) {
 		{"SPIFFE source", "/spiffe/source", chart.Values{"spiffe": object{"source": "pvc"}}},
 		{"namespace that is none", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": list{"A"}}}},
 		{"namespaces as a word", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": "all"}}},
+		{"controller alone", "/serviceFication/enabled", chart.Values{
+			"controller": object{"enabled": true}, "serviceFication": object{"enabled": false},
+		}},
+		{"no controller", "/controller/replicas", chart.Values{"controller": object{"replicas": 0}}},
+		{"provider without address", "/controller/providers/0", chart.Values{"controller": object{"providers": list{object{"name": "a"}}}}},
+		{"two providers in one", "/controller/providers/0/address", provider("a", "unix:///a,b=unix:///b")},
+		{"provider without port", "/controller/providers/0/address", provider("a", "resolver.blue")},
+		{"provider elsewhere without certificate", "/controller/providerTLS/secretName", provider("a", "resolver.blue:7000")},
+		{"provider twice", "names a twice", chart.Values{"controller": object{"enabled": true, "providers": list{
+			object{"name": "a", "address": "unix:///a"}, object{"name": "a", "address": "unix:///b"},
+		}}}},
+		{"resolver without image", "/controller/resolvers/0", chart.Values{"controller": object{"resolvers": list{object{"name": "a"}}}}},
 		{"manager", "/trenches/managedBy", chart.Values{"trenches": object{"managedBy": "me"}}},
 		{"trenches of the operator", "/trenches/list", chart.Values{"trenches": object{"list": list{object{"name": "a"}}}}},
 		{"trench twice", "names a twice", chart.Values{
@@ -143,6 +161,11 @@ func TestChartRefusesBadValues(t *testing.T) {
 			require.ErrorContains(t, err, test.says)
 		})
 	}
+}
+
+// provider are values with one.
+func provider(name, address string) chart.Values {
+	return chart.Values{"controller": object{"enabled": true, "providers": list{object{"name": name, "address": address}}}}
 }
 
 // trenches are values with trenches of these names.

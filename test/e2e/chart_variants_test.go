@@ -66,6 +66,22 @@ var chartVariants = []chartVariant{
 		"tokens":               object{"verification": "local", "overPlaintext": true},
 		"loadBalancerAccounts": list{"meridio-fes", "nsp-test-blue/lb=trench-a/conduit-a"},
 		"inspectorAccounts":    list{"dashboard"},
+		"networkPolicy":        object{"enabled": true},
+		"metrics":              object{"port": 8081},
+		"controller": object{
+			"enabled": true, "replicas": 2, "readSecrets": true,
+			"providers": list{
+				object{"name": "azure", "address": "unix:///run/resolvers/azure.sock"},
+				object{"name": "rack.7", "address": "resolver.nsp-test-blue:7000"},
+			},
+			"providerTLS": object{"secretName": "provider-tls"},
+			"resolvers": list{object{
+				"name": "azure", "image": "registry.example/resolver-azure:1",
+				"args":            list{"--listen=unix:///run/resolvers/azure.sock"},
+				"volumeMounts":    list{object{"name": "resolvers", "mountPath": "/also"}},
+				"securityContext": object{"runAsUser": 10004},
+			}},
+		},
 	}},
 	{name: "cluster", hostPath: true, values: chart.Values{
 		"serviceFication": object{"targetNamespaces": "*"},
@@ -74,5 +90,6 @@ var chartVariants = []chartVariant{
 		"trenches":        object{"processAccounts": list{"meridio-nsp", "blue/nsp"}},
 		"tokens":          object{"verification": "local"},
 		"crds":            object{"install": false},
+		"controller":      object{"enabled": true},
 	}},
 }

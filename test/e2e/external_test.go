@@ -13,36 +13,13 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nordix/meridio-nsp/test/chart"
 	"github.com/nordix/meridio-nsp/test/cluster"
 	"github.com/nordix/meridio-nsp/test/play"
 	"github.com/nordix/meridio-nsp/test/process"
 )
 
-// controllerRole are the permissions that docs/external-targets.md lists, and no other.
-const controllerRole = `
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: nsp-controller, namespace: %[1]s}
-rules:
-- {apiGroups: [""], resources: [services], verbs: [get, list, watch, create, update, delete]}
-- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch, create, update, delete]}
-- {apiGroups: [""], resources: [secrets], verbs: [get]}
-- {apiGroups: [targetpool.meridio.nordix.org], resources: [externaltargets, targetpools], verbs: [get, list, watch]}
-- {apiGroups: [targetpool.meridio.nordix.org], resources: [externaltargets/status, targetpools/status], verbs: [patch]}
-- {apiGroups: [""], resources: [services/finalizers], verbs: [update]}
-- {apiGroups: [targetpool.meridio.nordix.org], resources: [targetpools/finalizers], verbs: [update]}
-- {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
-- {apiGroups: [""], resources: [events], verbs: [create, patch]}
-- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: nsp-controller, namespace: %[1]s}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: nsp-controller}
-subjects: [{kind: ServiceAccount, name: nsp-controller, namespace: %[1]s}]
-`
-
-// controllerProcess is a real nsp controller under its own ServiceAccount.
+// controllerProcess is a real nsp controller under the chart's ServiceAccount.
 type controllerProcess struct {
 	s    *scene
 	args []string
@@ -53,8 +30,8 @@ type controllerProcess struct {
 
 func (s *scene) controller(args ...string) *controllerProcess {
 	s.Helper()
-	require.NoError(s, s.cluster.Apply(s.Context(), fmt.Appendf(nil, controllerRole, s.namespace), false))
-	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.Context(), s.namespace, "nsp-controller")
+	require.NoError(s, chart.Install(s.Context(), s.cluster, s.namespace, chart.Values{"controller": object{"enabled": true}}))
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.Context(), s.namespace, chart.ControllerAccount)
 	require.NoError(s, err)
 	path, err := play.Build(s.Context())
 	require.NoError(s, err)
@@ -135,20 +112,7 @@ func TestVirtualMachineBesidePods(t *testing.T) {
 	s.awaitResolved("web")
 }
 
-// nspReadsTargets permits what a Role of the chart from before ExternalTargets does not.
-const nspReadsTargets = `
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: nsp-reads-targets, namespace: %[1]s}
-rules:
-- {apiGroups: [targetpool.meridio.nordix.org], resources: [externaltargets], verbs: [list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: nsp-reads-targets, namespace: %[1]s}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: nsp-reads-targets}
-subjects: [{kind: ServiceAccount, name: nsp-namespace, namespace: %[1]s}]
----
+const grantOfMachine = `
 apiVersion: targetpool.meridio.nordix.org/v1alpha1
 kind: TargetGrant
 metadata: {name: vms, namespace: %[1]s}
@@ -171,9 +135,7 @@ func (s *scene) programmed(service string) string {
 
 func TestVirtualMachineIsAMember(t *testing.T) {
 	s := newScene(t)
-	s.apply(nspReadsTargets, s.namespace)
-	s.nsp.Kill() // it looks again for what it was not permitted only after a minute
-	require.NoError(t, s.nsp.Start(t.Context()))
+	s.apply(grantOfMachine, s.namespace)
 	s.controller("--leader-election=false")
 	s.service("web", "stream-a")
 	_, err := s.cluster.Pod(t.Context(), cluster.PodConfig{Namespace: s.namespace, Name: "web-0", Labels: map[string]string{"app": "web"}, Ready: true})

@@ -1,6 +1,6 @@
 {{/*
-Most templates here take a process: a dict of "root" (the chart's context), "component" (namespace or trench) and, for a
-trench, its "trench".
+Most templates here take a process: a dict of "root" (the chart's context), "component" (namespace, trench or controller) and,
+for a trench, its "trench".
 */}}
 
 {{/* The labels of all processes of one kind. */}}
@@ -37,7 +37,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* A trench process may be called anything, so its account has a prefix of its own. */}}
 {{- define "meridio-nsp.account" -}}
-{{ empty .trench | ternary "nsp-namespace" (printf "nsp-trench-%s" .trench) }}
+{{ empty .trench | ternary (printf "nsp-%s" (default "namespace" .component)) (printf "nsp-trench-%s" .trench) }}
+{{- end }}
+
+{{- define "meridio-nsp.image" -}}
+{{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 {{- end }}
 
 {{/* The mode that is in force, which the process chooses likewise. */}}

@@ -119,6 +119,24 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* What pod security "restricted" demands, of a pod and of each of its containers. */}}
+{{- define "meridio-nsp.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10003
+runAsGroup: 10003
+fsGroup: 10003
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "meridio-nsp.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
 {{/*
 A StatefulSet of a process, even without a volume: it never runs two pods of one name at once, and a registry has one writer.
 Beside the process this takes "args", its own flags, "resources" and "replicas".
@@ -158,16 +176,10 @@ spec:
       {{- . | nindent 6 }}
       {{- end }}
       securityContext:
-        runAsNonRoot: true
-        runAsUser: 10003
-        runAsGroup: 10003
-        fsGroup: 10003
-        fsGroupChangePolicy: OnRootMismatch
-        seccompProfile:
-          type: RuntimeDefault
+        {{- include "meridio-nsp.podSecurity" . | nindent 8 }}
       containers:
         - name: nsp
-          image: {{ printf "%s:%s" $values.image.repository ($values.image.tag | default .root.Chart.AppVersion) | quote }}
+          image: {{ include "meridio-nsp.image" .root }}
           imagePullPolicy: {{ $values.image.pullPolicy }}
           args:
             {{- .args | trim | nindent 12 }}
@@ -199,10 +211,7 @@ spec:
             {{- toYaml . | nindent 12 }}
           {{- end }}
           securityContext:
-            allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
-            capabilities:
-              drop: [ALL]
+            {{- include "meridio-nsp.containerSecurity" . | nindent 12 }}
           volumeMounts:
             {{- include "meridio-nsp.volumeMounts" . | nindent 12 }}
       volumes:
