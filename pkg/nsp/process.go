@@ -180,12 +180,29 @@ func (p *process) listen(ctx context.Context) (err error) {
 		p.metricsListener, err = p.listenOn(ctx, "tcp", p.common.MetricsAddress)
 	}
 	if err == nil && p.common.HealthSocket != "" {
-		if rmErr := os.Remove(p.common.HealthSocket); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-			return fmt.Errorf("removing the health socket of an earlier run: %w", rmErr)
+		if err := removeSocket(p.common.HealthSocket); err != nil {
+			return fmt.Errorf("--health-socket: %w", err)
 		}
 		p.healthListener, err = p.listenOn(ctx, "unix", p.common.HealthSocket)
 	}
 	return err
+}
+
+// removeSocket removes the socket of an earlier run, and nothing else that may stand there.
+func removeSocket(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking at the socket of an earlier run: %w", err)
+	case info.Mode()&fs.ModeSocket == 0:
+		return fmt.Errorf("%s is there and is no socket: remove it, or choose another path", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the socket of an earlier run: %w", err)
+	}
+	return nil
 }
 
 func (p *process) listenOn(ctx context.Context, network, address string) (net.Listener, error) {

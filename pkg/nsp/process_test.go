@@ -34,8 +34,12 @@ func TestStartFails(t *testing.T) {
 	}{
 		"port in use":    {func(c *NamespaceConfig) { c.Port = taken }, "address already in use"},
 		"metrics in use": {func(c *NamespaceConfig) { c.Port, c.MetricsAddress = 0, ":"+strconv.Itoa(taken) }, "address already in use"},
-		"no cluster":     {func(c *NamespaceConfig) { c.Kubeconfig = "" }, "--kubeconfig"},
-		"no kubeconfig":  {func(c *NamespaceConfig) { c.Kubeconfig = "/nowhere/config" }, "/nowhere/config"},
+		"health is a file": {func(c *NamespaceConfig) {
+			c.Port, c.MetricsAddress, c.HealthSocket = unused(t), "", filepath.Join(t.TempDir(), "precious")
+			require.NoError(t, os.WriteFile(c.HealthSocket, []byte("data"), 0o600))
+		}, "is no socket"},
+		"no cluster":    {func(c *NamespaceConfig) { c.Kubeconfig = "" }, "--kubeconfig"},
+		"no kubeconfig": {func(c *NamespaceConfig) { c.Kubeconfig = "/nowhere/config" }, "/nowhere/config"},
 		"no certificate": {func(c *NamespaceConfig) {
 			c.Transport, c.TLSCertFile, c.TLSKeyFile = TLS, "/nowhere/crt", "/nowhere/key"
 		}, "/nowhere/crt"},

@@ -13,7 +13,9 @@ import (
 )
 
 // proven is a caller who has proven to be pod id, from an address that says nothing.
-func proven(id string) registry.Caller { return registry.Caller{Peer: from(250).Peer, PodUID: "uid-" + id} }
+func proven(id string) registry.Caller {
+	return registry.Caller{Peer: from(250).Peer, PodUID: "uid-" + id}
+}
 
 // What a caller has proven to a trench process counts at the namespace process as if that had seen the proof, also after either was
 // restarted, and nobody else may change what is proven to be somebody's own: while the namespace process is there, while it is
