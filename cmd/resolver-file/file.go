@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -33,6 +34,10 @@ var readiness = map[string]resolverv1.Readiness{
 
 // parse refuses the file as a whole if it has a fault anywhere: half of a file is not what its author meant.
 func parse(text []byte) (resources, error) {
+	// A file is empty while somebody writes it in place; who has no resources says so by {}.
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("the file is empty")
+	}
 	var d document
 	if err := yaml.UnmarshalStrict(text, &d); err != nil {
 		return nil, err

@@ -69,7 +69,8 @@ func TestFaultsAreNamed(t *testing.T) {
 	for text, says := range map[string]string{
 		"resources: {a: [{address: x}]}":                             `resource "a": "x" is no IP address`,
 		"resources: {a: [{address: 192.0.2.1, readiness: perhaps}]}": "none of ready",
-		"resources: {a: [{adress: 192.0.2.1}]}":                      "unknown field",
+		"resources: {a: [{addr: 192.0.2.1}]}":                        "unknown field",
+		"\n":                                                         "empty",
 		"[":                                                          "yaml",
 	} {
 		_, err := parse([]byte(text))
