@@ -46,7 +46,7 @@ func (r *targets) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	want := r.sources.of(ctx, &target)
 	want.last, want.since = remembered(&target)
-	r.watches.set(request.NamespacedName, want)
+	r.watches.set(request.NamespacedName, want) //nolint:contextcheck // a source outlives the reconciliation
 	selecting, err := r.selecting(ctx, &target)
 	if err != nil {
 		return reconcile.Result{}, err

@@ -56,7 +56,7 @@ func newServer(t *testing.T, records ...string) *server {
 		ended := make(chan error, 1)
 		go func() { ended <- d.ActivateAndServe() }()
 		<-started
-		t.Cleanup(func() { _ = d.Shutdown(); <-ended })
+		t.Cleanup(func() { require.NoError(t, d.Shutdown()); require.NoError(t, <-ended) })
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -126,7 +127,7 @@ func receive(ctx context.Context, stream grpc.ServerStreamingClient[resolverv1.W
 
 // failure names the fault as precisely as the provider does.
 func (s *source) failure(err error) external.Report {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return external.Failed(external.ReasonProviderUnavailable, "Provider %s has ended the stream.", s.cfg.Name)
 	}
 	reason := external.ReasonProviderUnavailable
