@@ -140,11 +140,8 @@ func TestWaitingForIdentifiersIsBounded(t *testing.T) {
 	ctx, end := context.WithCancel(n.ctx())
 	first := make(chan error, 1)
 	go func() { first <- reserve(ctx, 101, true) }()
-	require.Eventually(t, func() bool {
-		within, cancel := context.WithTimeout(n.ctx(), time.Second)
-		defer cancel()
-		return status.Code(reserve(within, 102, true)) == codes.ResourceExhausted
-	}, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return n.queued.Load() == 1 }, patience, time.Millisecond)
+	require.Equal(t, codes.ResourceExhausted, status.Code(reserve(n.ctx(), 102, true)))
 	end()
 	require.Equal(t, codes.Canceled, status.Code(<-first))
 }
