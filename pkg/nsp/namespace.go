@@ -44,7 +44,7 @@ func (n *namespace) assemble(context.Context) error {
 	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
 	stored := n.saved.Documents[kube.GrantsDocument]
 	watched := newTargetNamespaces(n.cfg.Namespace, n.cfg.TargetNamespaces, kube.StoredGrants(stored))
-	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Sink: post, Namespaces: watched.names(), Log: n.log})
+	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Dynamic: n.dynamic, Sink: post, Namespaces: watched.names(), Log: n.log})
 	watched.set = func(names []string) {
 		n.source.SetNamespaces(names)
 		n.status.SetNamespaces(names)
@@ -88,6 +88,6 @@ func (n *namespace) assemble(context.Context) error {
 	crowd := server.NewCrowd(n.engine, n.registry)
 	return n.makeServer(server.Config{
 		Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
-		TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
+		Namespaces: n.namespaces, TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
 	})
 }
