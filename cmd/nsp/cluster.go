@@ -45,15 +45,15 @@ func (a *clusterAccess) config() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// namespaceOr is the flag's, else the context's, else the given one.
-func (a *clusterAccess) namespaceOr(fallback string) string {
+// currentNamespace is the flag's, else the context's, else "default" as with kubectl.
+func (a *clusterAccess) currentNamespace() string {
 	if a.namespace != "" {
 		return a.namespace
 	}
 	if ns, _, err := a.config().Namespace(); err == nil && ns != "" {
 		return ns
 	}
-	return fallback
+	return metav1.NamespaceDefault
 }
 
 // apiServer reads facts.

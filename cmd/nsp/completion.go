@@ -117,7 +117,7 @@ func (c *connection) completeSubjects(
 func (c *connection) subjectNames(cmd *cobra.Command, a *clusterAccess, kind explain.Kind) (names []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 	defer cancel()
-	namespace := a.namespaceOr("default")
+	namespace := a.currentNamespace()
 	if kind == explain.Target {
 		resp, err := c.targets(ctx, nil)
 		if err != nil {

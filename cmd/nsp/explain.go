@@ -104,7 +104,7 @@ func explainSubject(ctx context.Context, conn *connection, cluster *clusterAcces
 	if err != nil {
 		facts.Cluster.Err = err.Error()
 	}
-	s.Namespace = cluster.namespaceOr("default")
+	s.Namespace = cluster.currentNamespace()
 	processErr := conn.processFacts(ctx, &s, &facts.Process)
 	if processErr != nil {
 		facts.Process.Err = processErr.Error()

@@ -17,7 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // client-go still asks for these types
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -46,7 +46,7 @@ func (f *forwarding) start(ctx context.Context) (address, namespace string, stop
 	if err != nil {
 		return "", "", nil, err
 	}
-	namespace = cmp.Or(f.namespace, api.nspNamespace(ctx, f.cluster.namespaceOr("default")))
+	namespace = cmp.Or(f.namespace, api.nspNamespace(ctx, f.cluster.currentNamespace()))
 	pod, port, err := api.nspPod(ctx, namespace)
 	if err != nil {
 		return "", "", nil, err
@@ -133,7 +133,7 @@ func (s *apiServer) forward(ctx context.Context, pod *corev1.Pod, port int) (add
 	go func() { ended <- f.ForwardPorts() }()
 	stop = func() {
 		close(stopped)
-		<-ended
+		<-ended //nolint:errcheck // it was told to
 	}
 	select {
 	case <-ready:

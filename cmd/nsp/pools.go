@@ -92,7 +92,7 @@ func (w *where) namespace() string {
 	case w.all:
 		return ""
 	case w.cluster != nil:
-		return w.cluster.namespaceOr("default")
+		return w.cluster.currentNamespace()
 	}
 	return w.only
 }

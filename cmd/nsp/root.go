@@ -29,8 +29,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root, args := program(args)
-	return cli.Execute(ctx, root, args, stdout, stderr) //nolint:contextcheck // cobra hands the context to the command
+	root, args := program(args) //nolint:contextcheck // cobra hands the context to the command
+	return cli.Execute(ctx, root, args, stdout, stderr)
 }
 
 func newRoot() *cobra.Command {
@@ -53,7 +53,8 @@ func newRoot() *cobra.Command {
 	}
 	beTrench(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newTrench(), newController(), newPools(byAddress), newTargets(byAddress), newExplain(byAddress), newWatch(byAddress), newImport(), newExport(), newVersion())
+	root.AddCommand(newNamespace(), newTrench(), newController(), newImport(), newExport(), newVersion())
+	root.AddCommand(newPools(byAddress), newTargets(byAddress), newExplain(byAddress), newWatch(byAddress))
 	return root
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -56,7 +57,10 @@ func (c *clerk) client(t *testing.T) *Client {
 	pb.RegisterReservationServer(s, c)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() { s.Stop(); _ = <-done })
+	t.Cleanup(func() {
+		s.Stop()
+		assert.NoError(t, <-done)
+	})
 	client, err := New(testConfig(l.Addr().String()))
 	require.NoError(t, err)
 	return client
