@@ -19,7 +19,7 @@ UNITS  = $(shell $(GO) list ./... | grep -vE '/test/(e2e|cluster)(/|$$)')
 # As root everything can run, so nothing may be skipped.
 REPORT = $(GO) run ./test/report $(if $(filter 0,$(shell id -u)),-no-skips)
 
-.PHONY: help build test verify unit e2e e2e-all lint vet-modules fuzz bench demo proto proto-check proto-baseline crds crds-check docs docs-check rules controlplane clean
+.PHONY: help build test verify unit e2e e2e-all lint vet-modules fuzz bench demo proto proto-check proto-baseline crds crds-check docs docs-check rules azure azure-test controlplane clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ build: ## Build static binaries of all commands into bin/
 
 test: unit e2e ## Run the unit tests and the main end-to-end lane
 
-verify: lint vet-modules rules unit e2e-all fuzz ## Run everything: linters, all tests with -race, all lanes, a taste of fuzzing
+verify: lint vet-modules rules azure-test unit e2e-all fuzz ## Run everything: linters, all tests with -race, all lanes, a taste of fuzzing
 
 unit: controlplane ## Run the unit tests with the race detector
 	$(GO) test -race -json $(UNITS) | $(REPORT)
@@ -50,14 +50,22 @@ vet-modules: ## Vet the test modules beside the main one
 	CGO_ENABLED=0 $(GO) -C test/controlplane vet ./...
 	$(GO) -C test/crds vet ./...
 	$(GO) -C test/rules vet ./...
+	$(GO) -C cmd/resolver-azure vet ./...
 
 rules: ## Test the alerts of the chart with Prometheus's own engine (minutes to build, once)
 	$(GO) -C test/rules test ./...
 
+# A module of its own: the SDK is larger than all the rest.
+azure: ## Build the provider for Azure into bin/ (minutes, once)
+	CGO_ENABLED=0 $(GO) -C cmd/resolver-azure build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/ .
+
+azure-test: ## Test the provider for Azure with the fake servers of the SDK
+	$(GO) -C cmd/resolver-azure test -race ./...
+
 fuzz: ## Run each fuzz target for FUZZTIME (5s)
 	@grep -roE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file func; do \
 	  echo "$$file $${func#func }"; \
-	  $(GO) test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null; \
+	  $(GO) -C "$${file%/*}" test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) . </dev/null; \
 	done
 
 bench: build controlplane $(TOOLS)/helm ## Measure the budgets

@@ -2,25 +2,20 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	resolverv1 "github.com/nordix/meridio-nsp/api/resolver/v1"
+	"github.com/nordix/meridio-nsp/pkg/external/serve"
 )
 
 // resolver serves resolver.v1.
@@ -95,39 +90,6 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	return server.Serve(listener)
 }
 
-// listen opens the listener, without TLS only where the file system says who may connect.
 func listen(cfg config) (net.Listener, credentials.TransportCredentials, error) {
-	if path, ok := strings.CutPrefix(cfg.listen, "unix://"); ok {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("removing the socket of an earlier run: %w", err)
-		}
-		listener, err := net.Listen("unix", path)
-		return listener, insecure.NewCredentials(), err
-	}
-	creds, err := mutualTLS(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	listener, err := net.Listen("tcp", cfg.listen)
-	return listener, creds, err
-}
-
-func mutualTLS(cfg config) (credentials.TransportCredentials, error) {
-	if cfg.cert == "" || cfg.key == "" || cfg.clientCA == "" {
-		return nil, errors.New("--listen is no unix socket: set --tls-cert-file, --tls-key-file and --tls-client-ca-file")
-	}
-	pair, err := tls.LoadX509KeyPair(cfg.cert, cfg.key)
-	if err != nil {
-		return nil, fmt.Errorf("reading the TLS files: %w", err)
-	}
-	ca, err := os.ReadFile(cfg.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA of clients: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s holds no certificate", cfg.clientCA)
-	}
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}), nil
+	return serve.Listen(serve.Config{Listen: cfg.listen, Cert: cfg.cert, Key: cfg.key, ClientCA: cfg.clientCA})
 }
