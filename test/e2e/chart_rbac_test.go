@@ -196,7 +196,7 @@ func asked(requests []cluster.Request, rules []rbacv1.PolicyRule) []string {
 	var all []string
 	for _, r := range requests {
 		name := "*"
-		if named[r.Name] {
+		if named[r.Name] && r.Verb != "create" { // of which a rule does not know the name
 			name = r.Name
 		}
 		all = append(all, fmt.Sprintf("%s %s.%s %s", r.Verb, r.Resource, r.Group, name))

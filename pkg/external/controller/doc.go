@@ -5,7 +5,5 @@
 // Each arrow is level-triggered: whatever was missed, or was cut off by the end of the process, is made good by the next look.
 // The status is all that is remembered, so a process that has just begun changes nothing before its sources have answered.
 //
-// It needs these permissions in the target namespaces: of services get, list, watch, create, update; of endpointslices get, list,
-// watch, create, update, delete; of secrets get; of externaltargets and targetpools get, list, watch, of their status patch; and of
-// streams.meridio.nordix.org, where there are such, get, list, watch. In its own namespace: of leases get, create, update.
+// The permissions that it needs are in docs/external-targets.md, and the chart gives them.
 package controller
