@@ -147,8 +147,10 @@ func TestAnswers(t *testing.T) {
 		"dangling.example. 300 CNAME missing.example.",
 		"negative.example. 4294967295 A 192.0.2.1",
 		"text.example. 300 TXT hello")
-	s.rcode["missing.example."] = dns.RcodeNameError
-	s.rcode["broken.example."] = dns.RcodeServerFailure
+	s.change(func() {
+		s.rcode["missing.example."] = dns.RcodeNameError
+		s.rcode["broken.example."] = dns.RcodeServerFailure
+	})
 	tests := map[string]struct {
 		name  string
 		addrs []string
@@ -187,11 +189,13 @@ func TestAnswers(t *testing.T) {
 // TestChainInPieces is a resolver that gives only the next alias, as an authoritative server does.
 func TestChainInPieces(t *testing.T) {
 	s := newServer(t, "a.example. 300 CNAME b.example.", "b.example. 20 CNAME c.example.", "c.example. 300 A 192.0.2.1")
-	s.edit = func(m *dns.Msg) {
-		if len(m.Answer) > 1 {
-			m.Answer = m.Answer[:1]
+	s.change(func() {
+		s.edit = func(m *dns.Msg) {
+			if len(m.Answer) > 1 {
+				m.Answer = m.Answer[:1]
+			}
 		}
-	}
+	})
 	cfg := s.config("a.example")
 	cfg.MaxTTL = time.Hour
 	addrs, ttl, err := resolved(t, cfg)
@@ -212,7 +216,7 @@ func TestTruncatedAnswersComeByTCP(t *testing.T) {
 	addrs, _, err := resolved(t, s.config("many.example"))
 	require.NoError(t, err)
 	require.Len(t, addrs, 3000)
-	require.Equal(t, 1, s.asked["tcp"])
+	s.change(func() { require.Equal(t, 1, s.asked["tcp"]) })
 	s.change(func() { s.mute["tcp"] = true })
 	cfg := s.config("many.example")
 	cfg.Timeout = 100 * time.Millisecond
@@ -224,19 +228,19 @@ func TestRecordsOfOtherNamesDoNotCount(t *testing.T) {
 	s := newServer(t, "a.example. 60 A 192.0.2.1")
 	foreign, err := dns.NewRR("b.example. 60 A 192.0.2.66")
 	require.NoError(t, err)
-	s.edit = func(m *dns.Msg) { m.Answer = append(m.Answer, foreign) }
+	s.change(func() { s.edit = func(m *dns.Msg) { m.Answer = append(m.Answer, foreign) } })
 	addrs, _, err := resolved(t, s.config("a.example"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"192.0.2.1"}, addrs)
-	s.edit = func(m *dns.Msg) { m.Question[0].Name = "b.example." }
+	s.change(func() { s.edit = func(m *dns.Msg) { m.Question[0].Name = "b.example." } })
 	_, _, err = resolved(t, s.config("a.example"))
 	require.Error(t, err)
 }
 
 func TestTheNextResolverIsAsked(t *testing.T) {
 	hanging, refusing, working := newServer(t), newServer(t), newServer(t, "a.example. 60 A 192.0.2.1")
-	hanging.mute["udp"], hanging.mute["tcp"] = true, true
-	refusing.rcode["a.example."] = dns.RcodeRefused
+	hanging.change(func() { hanging.mute["udp"], hanging.mute["tcp"] = true, true })
+	refusing.change(func() { refusing.rcode["a.example."] = dns.RcodeRefused })
 	cfg := working.config("a.example")
 	cfg.Resolvers = []string{hanging.address, "127.0.0.1:1", refusing.address, working.address}
 	cfg.Timeout = 300 * time.Millisecond
