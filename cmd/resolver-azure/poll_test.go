@@ -247,3 +247,15 @@ func TestFlexibleIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "flexible orchestration")
 	})
 }
+
+func TestFailuresAreAskedForLessAndLess(t *testing.T) {
+	cloud := newFakeCloud()
+	cloud.refusal = http.StatusServiceUnavailable
+	simulate(t, cloud.azure(), func(t *testing.T, f fixture) {
+		for range 120 { // a stream every 5 s, as none lives
+			require.Equal(t, codes.Unavailable, status.Code(<-f.watch().ended))
+			later(5 * time.Second)
+		}
+		require.Len(t, cloud.times(), 6, "at 0, 10, 30, 70, 150 and 310 s")
+	})
+}
