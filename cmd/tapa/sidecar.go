@@ -42,18 +42,18 @@ func beSidecar(cmd *cobra.Command) {
 	f.DurationVar(&cfg.OperationTimeout, "operation-timeout", 20*time.Second, "how long one attempt to open or close a stream may take")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error; the signal USR2 makes it debug, USR1 what it was")
 	cli.Complete(cmd, "log-level", "debug", "info", "warn", "error")
-	transport, connector := addTransport(cmd), addConnector(cmd)
+	transport, connector := cli.AddClientTransport(cmd), addConnector(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg.Complete()
 		cfg.Connector = connector.String()
-		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.validate()); err != nil {
+		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.Validate()); err != nil {
 			return cli.Usage(err)
 		}
 		return runSidecar(cmd, cfg, connector, transport, level)
 	}
 }
 
-func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *transport, level string) error {
+func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *cli.ClientTransport, level string) error {
 	log, levels, err := cli.NewLogger(cmd.ErrOrStderr(), level)
 	if err != nil {
 		return err
@@ -61,7 +61,8 @@ func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *transpo
 	following, unfollow := context.WithCancel(cmd.Context())
 	followed := levels.Follow(following, log)
 	defer func() { unfollow(); <-followed }()
-	end, err := t.open(cmd.Context(), &cfg, log)
+	var end func()
+	cfg.Credentials, cfg.PerRPC, end, err = t.Open(cmd.Context(), log)
 	if err != nil {
 		return err
 	}
