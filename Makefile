@@ -70,6 +70,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (5s)
 
 bench: build controlplane $(TOOLS)/helm ## Measure the budgets
 	$(GO) run ./test/bench
+	$(GO) test -run '^$$' -bench . -benchtime 2s ./pkg/lb/nft ./pkg/lb/maglev
 
 demo: build controlplane $(TOOLS)/helm ## Watch a Service drive targets and load balancers
 	$(GO) run ./test/demo

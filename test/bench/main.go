@@ -29,7 +29,11 @@ type suite struct {
 
 // suites are all that there are; short ones are smaller.
 func suites(short bool) []suite {
-	out := []suite{{"machine", "what gRPC, TLS and the disk cost here, with a server that does nothing", machine}, {"pods", "real pods, status patch to slice event to delta, beside the same with the fast path off", pods}}
+	out := []suite{
+		{"machine", "what gRPC, TLS and the disk cost here, with a server that does nothing", machine},
+		{"pods", "real pods, status patch to slice event to delta, beside the same with the fast path off", pods},
+		{"kernel", "slice event to the kernel of the real load balancer, in a network namespace; needs root", kernel},
+	}
 	sizes, most := []int{100, 1000, 10000}, 10000
 	legacySizes, relayedSizes := []int{100, 1000, 5000, 10000}, []int{1000, 5000, 10000}
 	if short {
