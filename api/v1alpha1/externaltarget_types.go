@@ -305,6 +305,16 @@ type Resolver string
 
 // KubernetesSource is a Service of another cluster.
 type KubernetesSource struct {
+	// Cluster is the name of the other cluster, by which its Services are told from those of the same name elsewhere. It must not
+	// be the name of this cluster. Default: the name and namespace of this object, NAME.NAMESPACE; the names in kubeconfigs are
+	// often the same everywhere.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Cluster string `json:"cluster,omitempty"`
+
 	// KubeconfigSecret holds the credentials of the other cluster, in the namespace of this object. A client certificate, a
 	// token or a password in it are used; commands and files it names are not.
 	KubeconfigSecret SecretKey `json:"kubeconfigSecret"`

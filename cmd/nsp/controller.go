@@ -45,6 +45,9 @@ func newController() *cobra.Command {
 			if cfg.Namespace == "" {
 				return usageError{errors.New("--namespace is required: the controller's own namespace")}
 			}
+			if err := nsp.ValidateClusterName(cfg.ClusterName); err != nil {
+				return usageError{err}
+			}
 			return runProcess(cmd.Context(), cmd.ErrOrStderr(), flags.level, func(ctx context.Context, log *slog.Logger) error {
 				cfg.Log = log
 				return runController(ctx, cfg, flags)
@@ -52,6 +55,8 @@ func newController() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&cfg.ClusterName, "cluster-name", "",
+		"name of this cluster, as the namespace process has it: an ExternalTarget that gives it to another one is refused")
 	f.StringVar(&cfg.Namespace, "namespace", "", "the controller's own namespace, where the lease of the leader is (required)")
 	f.StringSliceVar(&cfg.TargetNamespaces, "target-namespaces", nil,
 		"namespaces whose objects are looked at; * stands for all; empty for the controller's own")

@@ -148,7 +148,7 @@ func (p *feedPrinter) print(u client.Update, what change, t *client.Target) {
 		orDash(strings.Join(t.GetAddresses(), ",")), p.brush.state(stateName(t.GetState())), orDash(t.GetReason()), latency,
 	}
 	if p.out.wide() {
-		cells = append(cells, orDash(t.GetPod()), fmt.Sprintf("%s/%d", u.Version.Epoch, u.Version.Revision))
+		cells = append(cells, orDash(t.GetPod()), orDash(componentNames(t.GetComponents()...)), fmt.Sprintf("%s/%d", u.Version.Epoch, u.Version.Revision))
 	}
 	fmt.Fprintln(p.w, strings.Join(cells, "  "))
 }

@@ -154,7 +154,8 @@ func example() *fake {
 				Namespace: "red", Name: "web", Uid: "s1", Stream: streamNamed("http"), Accepted: true, Reason: "Accepted", Assignment: "membership",
 				Draining: "remove", PanicThreshold: 30,
 				Members: []*targetpoolv1.MemberInfo{
-					{Namespace: "red", Pod: "web-0", Uid: "u0", Addresses: []string{"10.0.0.1", "fd00::1"}, Condition: "Ready", State: "ACTIVE", Assigned: true, Watched: true},
+					{Namespace: "red", Pod: "web-0", Uid: "u0", Addresses: []string{"10.0.0.1", "fd00::1"}, Condition: "Ready", State: "ACTIVE", Assigned: true, Watched: true,
+						Component: &targetpoolv1.Component{Cluster: "west", Namespace: "red", Service: "web"}},
 					{Namespace: "red", Pod: "web-1", Uid: "u1", Addresses: []string{"10.0.0.2"}, Condition: "NotReady", State: "INACTIVE", Assigned: true},
 					{Namespace: "red", Pod: "web-2", Uid: "u2", Addresses: []string{"10.0.0.3"}, Condition: "Ready", State: "ACTIVE", Withheld: true},
 				},
@@ -170,6 +171,9 @@ func example() *fake {
 			{
 				Id: 1, Type: "DEFAULT", Stream: streamNamed("http"), Ips: []string{"172.16.0.1/24", "fd00:1::1/64"}, Identifier: "7", Status: "ENABLED",
 				State: targetpoolv1.Target_STATE_ACTIVE, Reason: "Ready", Caused: timestamppb.New(causedAt), Pod: "red/web-0", PodUid: "u0", Binding: "Claim", Listed: true,
+				Components: []*targetpoolv1.Component{
+					{Cluster: "east", Namespace: "red", Service: "web"}, {Cluster: "west", Namespace: "red", Service: "web"},
+				},
 			},
 			{
 				Id: 2, Type: "DEFAULT", Stream: streamNamed("http"), Ips: []string{"172.16.0.2/24"}, Identifier: "7", Status: "DISABLED", Blocked: true,

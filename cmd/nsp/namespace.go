@@ -34,6 +34,8 @@ func newNamespace() *cobra.Command {
 	addProcess(cmd, &cfg.ProcessConfig, &level)
 	addAuth(cmd, &cfg.AuthConfig, "mtls for spiffe, token for tls, peer-address for plaintext")
 	f := cmd.Flags()
+	f.StringVar(&cfg.ClusterName, "cluster-name", "",
+		"name of this cluster, unique among those whose targets meet; with it, targets say what they are part of as cluster/namespace/Service")
 	f.StringVar(&cfg.Assignment, "assignment", string(pool.ByMembership),
 		"which members hold a stream where the Service does not say: membership or ready")
 	f.BoolVar(&cfg.ReadinessPush, "readiness-push", true,

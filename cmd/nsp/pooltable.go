@@ -91,7 +91,7 @@ func memberTable(b brush, members []*targetpoolv1.MemberInfo, wide bool) *table 
 	t := &table{}
 	head := []string{"MEMBER", "ADDRESSES", "CONDITION", b.heading("STATE"), "ASSIGNED", "WATCHED", "WITHHELD"}
 	if wide {
-		head = append(head, "UID")
+		head = append(head, "UID", "COMPONENT")
 	}
 	t.add(head...)
 	for _, m := range members {
@@ -100,7 +100,7 @@ func memberTable(b brush, members []*targetpoolv1.MemberInfo, wide bool) *table 
 			yesNo(m.GetAssigned()), yesNo(m.GetWatched()), yesNo(m.GetWithheld()),
 		}
 		if wide {
-			row = append(row, orDash(m.GetUid()))
+			row = append(row, orDash(m.GetUid()), orDash(componentNames(m.GetComponent())))
 		}
 		t.add(row...)
 	}

@@ -109,7 +109,7 @@ func targetTable(b brush, targets []*targetpoolv1.TargetInfo, wide bool) *table 
 	t := &table{}
 	head := []string{"STREAM", "ID", "IDENTIFIER", "ADDRESSES", "STATUS", b.heading("STATE"), "REASON", "POD", "BINDING"}
 	if wide {
-		head = append(head, "TYPE", "BLOCKED", "LISTED", "CAUSED", "POD-UID")
+		head = append(head, "TYPE", "BLOCKED", "LISTED", "CAUSED", "POD-UID", "COMPONENTS")
 	}
 	t.add(head...)
 	for _, x := range targets {
@@ -123,11 +123,23 @@ func targetTable(b brush, targets []*targetpoolv1.TargetInfo, wide bool) *table 
 			if x.GetCaused() != nil {
 				caused = x.GetCaused().AsTime().Format(time.RFC3339)
 			}
-			row = append(row, x.GetType(), yesNo(x.GetBlocked()), yesNo(x.GetListed()), orDash(caused), orDash(x.GetPodUid()))
+			row = append(row, x.GetType(), yesNo(x.GetBlocked()), yesNo(x.GetListed()), orDash(caused), orDash(x.GetPodUid()),
+				orDash(componentNames(x.GetComponents()...)))
 		}
 		t.add(row...)
 	}
 	return t
+}
+
+// componentNames are cluster/namespace/Service, with commas between.
+func componentNames(all ...*targetpoolv1.Component) string {
+	var names []string
+	for _, c := range all {
+		if c != nil {
+			names = append(names, c.GetCluster()+"/"+c.GetNamespace()+"/"+c.GetService())
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // stateName is ACTIVE, DRAINING, INACTIVE, or a dash where nothing is told of the target.

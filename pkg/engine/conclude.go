@@ -230,6 +230,9 @@ func (s *state) conclude(r *record) *Row {
 	s.bind(r)
 	s.judge(r)
 	row.Binding, row.PodUID, row.Pod, row.Listed = r.binding, r.memory.PodUID, r.memory.PodName, r.memory.Listed
+	if ans, inPool := s.answer(r); inPool {
+		row.Components = ans.Components
+	}
 	s.decide(row, r)
 	return row
 }

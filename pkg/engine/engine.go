@@ -21,8 +21,8 @@ var ErrStopped = errors.New("the engine has stopped")
 // Config is what an engine needs. The functions are called from the engine's goroutine, WantConfig from New too, and must not
 // block.
 type Config struct {
-	// Namespace is the NSP's own.
-	Namespace string
+	// Namespace is the NSP's own, Cluster the name of its cluster, see pool.Config.
+	Namespace, Cluster string
 	// Namespaces are those whose state must be read, or found unavailable, before anything is answered.
 	Namespaces []string
 	// Assignment is the policy where a Service names none.

@@ -55,6 +55,8 @@ type Row struct {
 	// Pod is namespace/name, where it is known.
 	Pod    string
 	Listed bool
+	// Components are what the target is part of while a pool of the stream lists it, see pool.Answer.
+	Components []pool.Component
 
 	// Legacy and Feed are the wire forms of the row, made when they are first needed.
 	Legacy, Feed feed.Encoded
@@ -63,7 +65,7 @@ type Row struct {
 // sameFeed tells whether load balancers on the feed would see no difference.
 func (r *Row) sameFeed(o *Row) bool {
 	return r.State == o.State && r.Reason == o.Reason && r.Caused.Equal(o.Caused) && r.Pod == o.Pod &&
-		r.Entry.Identifier == o.Entry.Identifier
+		r.Entry.Identifier == o.Entry.Identifier && slices.Equal(r.Components, o.Components)
 }
 
 // sameLegacy tells whether an nsp.v1 watcher would see no difference.

@@ -110,7 +110,7 @@ func newState(cfg *Config) *state {
 		cfg:        cfg,
 		rebuilding: cfg.Rebuilding, grantsPending: cfg.GrantsPending,
 		table: pool.New(pool.Config{
-			Namespace: cfg.Namespace, Assignment: cfg.Assignment, Grants: cfg.Grants,
+			Namespace: cfg.Namespace, Cluster: cfg.Cluster, Assignment: cfg.Assignment, Grants: cfg.Grants,
 		}),
 		namespaces:     make(map[string]syncState),
 		maxTargets:     make(map[string]map[stream.Key]uint32),

@@ -68,6 +68,21 @@ func TestTwoServicesOneStream(t *testing.T) {
 	n.is(a, Inactive, ReasonLeft)
 }
 
+// What a target is part of follows the Services that list it, and load balancers hear of it only where that differs.
+func TestComponentsOfATarget(t *testing.T) {
+	n := running(t, func(c *Config) { c.Cluster = "west" })
+	a := target(x1, 1)
+	n.register(a)
+	require.Empty(t, n.row(a).Components)
+	n.do(service("s1", x1), slice("a", "s1", 1, ready("u1")))
+	require.Equal(t, []pool.Component{{Cluster: "west", Namespace: own, Service: "s1"}}, n.row(a).Components)
+	require.Equal(t, 1, n.do(service("s2", x1), slice("b", "s2", 1, ready("u1"))).rows)
+	require.Len(t, n.row(a).Components, 2)
+	n.do(serviceGone("s1"), serviceGone("s2"))
+	require.Empty(t, n.row(a).Components)
+	n.is(a, Inactive, ReasonLeft)
+}
+
 // The Service is relabelled to another stream: the old target is inactive at once, whatever its lease. // D6
 func TestRelabelled(t *testing.T) {
 	n := running(t)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -153,7 +154,7 @@ func (t *targets) sorted() []pool.Target {
 	return all
 }
 
-// externalTarget takes what the status confirms.
+// externalTarget takes what the status confirms, and where it comes from.
 func externalTarget(o *unstructured.Unstructured) (pool.Target, error) {
 	target := pool.Target{Ref: pool.Ref{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID())}
 	var typed v1alpha1.ExternalTarget
@@ -164,6 +165,11 @@ func externalTarget(o *unstructured.Unstructured) (pool.Target, error) {
 		if addr, err := netip.ParseAddr(a.Address); err == nil {
 			target.Confirmed = append(target.Confirmed, addr)
 		}
+	}
+	if k := typed.Spec.Source.Kubernetes; k != nil {
+		// A name that nobody chose must be of this object alone: kubeadm, for one, calls every cluster "kubernetes".
+		cluster := cmp.Or(k.Cluster, target.Name+"."+target.Namespace)
+		target.Origin = pool.Component{Cluster: cluster, Namespace: string(k.Namespace), Service: string(k.Service)}
 	}
 	return target, nil
 }

@@ -97,6 +97,27 @@ func TestExternalTargetsArePosted(t *testing.T) {
 	posted.await(t, engine.TargetGone{Ref: target.Ref})
 }
 
+// What comes from another cluster is of that one, also where nobody has named it: by a name that no other object gives.
+func TestOriginOfAnExternalTarget(t *testing.T) {
+	for name, want := range map[string]pool.Component{
+		"":     {Cluster: "vm.app", Namespace: "prod", Service: "db"},
+		"east": {Cluster: "east", Namespace: "prod", Service: "db"},
+	} {
+		o := externalTargetObject("vm", "192.0.2.1")
+		source := map[string]any{"namespace": "prod", "service": "db", "kubeconfigSecret": map[string]any{"name": "s"}}
+		if name != "" {
+			source["cluster"] = name
+		}
+		require.NoError(t, unstructured.SetNestedMap(o.Object, source, "spec", "source", "kubernetes"))
+		target, err := externalTarget(o)
+		require.NoError(t, err)
+		require.Equal(t, want, target.Origin)
+	}
+	target, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
+	require.NoError(t, err)
+	require.Zero(t, target.Origin)
+}
+
 func TestExternalTargetsThatNobodyHasHoldUpNobody(t *testing.T) {
 	for name, err := range map[string]error{
 		"no such kind":  apierrors.NewNotFound(schema.GroupResource{Resource: "externaltargets"}, ""),

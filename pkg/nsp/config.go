@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
 
@@ -36,7 +38,9 @@ type ProcessConfig struct {
 type NamespaceConfig struct {
 	ProcessConfig
 
-	Assignment string
+	// ClusterName completes the names of Services to unique ones; empty where that is not wanted.
+	ClusterName string
+	Assignment  string
 	// ReadinessPush is whether load balancers are told of readiness; without it only registrations count, as in Meridio 1.x.
 	ReadinessPush bool
 	// TargetNamespaces are watched for Services beside Namespace; "*" stands for those that grants name, whenever they do.
@@ -55,6 +59,9 @@ func (c *NamespaceConfig) validatePolicy() error {
 	if a := pool.Assignment(c.Assignment); a != pool.ByMembership && a != pool.ByReadiness {
 		errs = append(errs, fmt.Errorf("--assignment is %q: choose %s or %s", c.Assignment, pool.ByMembership, pool.ByReadiness))
 	}
+	if err := ValidateClusterName(c.ClusterName); err != nil {
+		errs = append(errs, err)
+	}
 	if err := validateTargetNamespaces(c.TargetNamespaces); err != nil {
 		errs = append(errs, err)
 	}
@@ -62,6 +69,15 @@ func (c *NamespaceConfig) validatePolicy() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// ValidateClusterName wants the name of a cluster, --cluster-name, to be a DNS subdomain as names of other objects are; it may be
+// empty.
+func ValidateClusterName(name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); name != "" && len(problems) > 0 {
+		return fmt.Errorf("--cluster-name is %.300q: %s", name, problems[0])
+	}
+	return nil
 }
 
 // Validate says, in sentences, all that has to be changed.

@@ -29,6 +29,7 @@ func TestGoodConfigurations(t *testing.T) {
 		"SPIFFE by itself":            func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket = "", "unix:///run/agent.sock" },
 		"SPIFFE by a bare path":       func(c *NamespaceConfig) { c.Transport, c.SPIFFESocket = SPIFFE, "/run/agent.sock" },
 		"SPIFFE is there, not wanted": func(c *NamespaceConfig) { c.SPIFFESocket = "unix:///run/agent.sock" },
+		"a cluster's name":            func(c *NamespaceConfig) { c.ClusterName = "west-1.example" },
 		"no authorisation, readiness": func(c *NamespaceConfig) { c.Authorisation, c.Assignment = "none", "ready" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,6 +55,7 @@ func TestBadConfigurations(t *testing.T) {
 		"relative socket":    {func(c *NamespaceConfig) { c.HealthSocket = "health.sock" }, "--health-socket", "absolute path"},
 		"authorisation":      {func(c *NamespaceConfig) { c.Authorisation = "trust" }, "--authorisation", "peer-address"},
 		"assignment":         {func(c *NamespaceConfig) { c.Assignment = "always" }, "--assignment", "membership or ready"},
+		"cluster's name":     {func(c *NamespaceConfig) { c.ClusterName = "West/1" }, "--cluster-name", "RFC 1123"},
 		"transport":          {func(c *NamespaceConfig) { c.Transport = "spiff" }, "--transport", "plaintext, tls"},
 		"TLS without files":  {func(c *NamespaceConfig) { c.Transport = TLS }, "--tls-cert-file", "set both"},
 		"TLS without key":    {func(c *NamespaceConfig) { c.Transport, c.TLSCertFile = TLS, "c" }, "--tls-key-file", "set both"},

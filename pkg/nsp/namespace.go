@@ -64,6 +64,7 @@ func (n *namespace) assemble(context.Context) error {
 		Grants:        kube.StoredGrants(stored),
 		GrantsPending: true,
 
+		Cluster:      n.cfg.ClusterName,
 		Assignment:   pool.Assignment(n.cfg.Assignment),
 		ReadinessOff: !n.cfg.ReadinessPush,
 		WantConfig:   n.configs.Want,
@@ -87,7 +88,7 @@ func (n *namespace) assemble(context.Context) error {
 	}
 	crowd := server.NewCrowd(n.engine, n.registry)
 	return n.makeServer(server.Config{
-		Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
+		Cluster: n.cfg.ClusterName, Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
 		Namespaces: n.namespaces, TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
 	})
 }

@@ -192,7 +192,7 @@ func (t *Table) read(s *slice) content {
 	if s.pool == nil || !s.pool.spec.accepted() || s.in.OwnerUID != "" && s.in.OwnerUID != s.pool.spec.uid {
 		return content{}
 	}
-	return reader{s.pool.spec.permission, t.targets}.read(s.in, s.in.Endpoints)
+	return reader{s.pool.spec.permission, t.targets, t.cfg.Cluster}.read(s.in, s.in.Endpoints)
 }
 
 // smallEdit spares reading 100 endpoints for the one that changed. It is only for slices that list nobody twice.
@@ -202,7 +202,7 @@ func (t *Table) smallEdit(s *slice) (had, now content, ok bool) {
 		return had, now, false
 	}
 	before, after := trim(s.last.Endpoints, s.in.Endpoints)
-	r := reader{s.readAs.permission, t.targets}
+	r := reader{s.readAs.permission, t.targets, t.cfg.Cluster}
 	had, now = r.read(s.last, before), r.read(s.in, after)
 	for key := range now.readings {
 		_, here := had.readings[key]

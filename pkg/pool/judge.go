@@ -18,8 +18,9 @@ type view struct {
 	pool  *pool
 	class class
 	slice *slice // the one that is believed
-	// target is whether an ExternalTarget is behind it there.
+	// target is whether an ExternalTarget is behind it there, origin where that has its addresses from.
 	target bool
+	origin Component
 	lost   loss
 }
 
@@ -79,7 +80,7 @@ func (p *pool) setLoss(k MemberKey, l loss) {
 func (m *member) look(account string) []view {
 	var views []view
 	for _, l := range m.listings {
-		next := view{pool: l.slice.pool, class: l.class, slice: l.slice, target: l.target}
+		next := view{pool: l.slice.pool, class: l.class, slice: l.slice, target: l.target, origin: l.origin}
 		i := slices.IndexFunc(views, func(v view) bool { return v.pool == next.pool })
 		switch {
 		case i < 0:
@@ -169,7 +170,7 @@ func (m *member) in(p *pool) PoolMember {
 	pm := PoolMember{Key: m.key, Name: m.published.Name, Condition: v.class.condition(), Withheld: v.lost != loss{}}
 	if !pm.Withheld {
 		pm.State, _ = p.judge(v.class)
-		pm.Assigned = p.assigns(v.class)
+		pm.Assigned, pm.Component = p.assigns(v.class), v.component()
 	}
 	return pm
 }
@@ -207,6 +208,7 @@ func (v view) strengthen(a Answer, known bool) Answer {
 	}
 	a.Assigned = a.Assigned || v.pool.assigns(v.class)
 	a.Services = append(a.Services, v.pool.ref)
+	a.Components = withComponent(a.Components, v.component())
 	return a
 }
 
@@ -235,7 +237,8 @@ func (m *Member) keepCauses(before *Member) {
 }
 
 func (a Answer) equal(o Answer) bool {
-	return a.State == o.State && a.Reason == o.Reason && a.Assigned == o.Assigned && slices.Equal(a.Services, o.Services)
+	return a.State == o.State && a.Reason == o.Reason && a.Assigned == o.Assigned && slices.Equal(a.Services, o.Services) &&
+		slices.Equal(a.Components, o.Components)
 }
 
 func (m *Member) equal(o *Member) bool {

@@ -122,6 +122,9 @@ type Answer struct {
 	Assigned bool
 	// Services are the pools that list the member, sorted.
 	Services []Ref
+	// Components are the names across clusters of what the member is part of, sorted: of Services, or of the Service of another
+	// cluster that it comes from. There are none where this cluster has no name.
+	Components []Component
 }
 
 // Member is one workload with all that the pools say of it. It is immutable.
@@ -177,6 +180,8 @@ type PoolMember struct {
 	State     State
 	Assigned  bool
 	Withheld  bool
+	// Component is what it is part of, across clusters; zero where this cluster has no name.
+	Component Component
 }
 
 // Assignment is the policy that decides which members hold the stream.

@@ -45,6 +45,8 @@ type spec struct {
 	refusal  refusal
 	// permission is what the namespace may do in the stream.
 	permission Permission
+	// component is the Service's name across clusters, zero where this cluster has none.
+	component Component
 }
 
 // refusal is why a Service is not accepted; the zero value is none.
@@ -81,6 +83,9 @@ func (t *Table) understand(s *Service) *spec {
 	}
 	sp, refused := parse(*s, t.cfg.Assignment)
 	sp.permission = t.permission(s.Namespace, sp.stream)
+	if t.cfg.Cluster != "" {
+		sp.component = Component{t.cfg.Cluster, s.Namespace, s.Name}
+	}
 	if refused == (refusal{}) && !sp.permission.Granted() {
 		refused = refusal{ReasonNotPermitted, fmt.Sprintf(
 			"namespace %s may not join stream %s; ask the owner of trench %s for a TargetGrant", s.Namespace, sp.stream, sp.stream.Trench)}

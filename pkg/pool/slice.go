@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,15 +62,17 @@ type reading struct {
 	addrs []netip.Addr // sorted, each once
 	// target is whether an ExternalTarget is behind it, rather than a pod.
 	target bool
+	// origin is the Target's.
+	origin Component
 }
 
 func (r reading) equal(o reading) bool {
-	return r.class == o.class && r.name == o.name && r.target == o.target && slices.Equal(r.addrs, o.addrs)
+	return r.class == o.class && r.name == o.name && r.target == o.target && r.origin == o.origin && slices.Equal(r.addrs, o.addrs)
 }
 
 // merge is for a member that one slice lists more than once.
 func (r reading) merge(o reading) reading {
-	return reading{max(r.class, o.class), firstName(r.name, o.name), union(r.addrs, o.addrs), r.target && o.target}
+	return reading{max(r.class, o.class), firstName(r.name, o.name), union(r.addrs, o.addrs), r.target && o.target, cmp.Or(r.origin, o.origin)}
 }
 
 // firstName is the lesser of those that are not empty: the names of one UID do not differ, unless somebody errs.
@@ -94,10 +97,11 @@ type content struct {
 	plain bool
 }
 
-// reader reads slices of a pool: what may join, and which ExternalTargets there are.
+// reader reads slices of a pool: what may join, which ExternalTargets there are, and the name of this cluster.
 type reader struct {
 	permission Permission
 	targets    map[Ref]*Target
+	cluster    string
 }
 
 // read reads some endpoints of a slice.

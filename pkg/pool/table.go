@@ -12,6 +12,8 @@ import (
 type Config struct {
 	// Namespace is the NSP's own: a Service whose stream is of another namespace is silently no pool.
 	Namespace string
+	// Cluster is the name of this cluster, which the names of its Services are completed with; empty where it has none.
+	Cluster string
 	// Assignment is the policy of Services without the annotation; empty is ByMembership.
 	Assignment Assignment
 	// Grants say what other namespaces may do, and which members without a pod may join; nil is nothing. Pods of the NSP's own

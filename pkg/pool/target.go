@@ -17,6 +17,8 @@ type Target struct {
 	UID string
 	// Confirmed are the addresses of the status.
 	Confirmed []netip.Addr
+	// Origin is the Service of another cluster whose endpoints they are; zero where it is none.
+	Origin Component
 }
 
 // SetTarget adds or replaces an ExternalTarget; it may come before the slices that refer to it.
@@ -66,11 +68,15 @@ func (r reader) readTarget(s *Slice, e Endpoint, addrs []netip.Addr) (MemberKey,
 		return MemberKey{}, reading{}, fmt.Errorf("namespace %s has no grant for ExternalTarget %.63q", s.Namespace, ref.Name)
 	case known == nil || known.UID != ref.UID:
 		return MemberKey{}, reading{}, fmt.Errorf("there is no ExternalTarget %.63q with uid %.63q", ref.Name, ref.UID)
+	case r.cluster != "" && known.Origin.Cluster == r.cluster:
+		return MemberKey{}, reading{}, fmt.Errorf("ExternalTarget %.63q names another cluster %.63q, which is the name of this one", ref.Name, r.cluster)
 	}
 	for _, a := range addrs {
 		if !slices.Contains(known.Confirmed, a) {
 			return MemberKey{}, reading{}, fmt.Errorf("the status of ExternalTarget %.63q does not confirm %s", ref.Name, a)
 		}
 	}
-	return MemberKey{Namespace: s.Namespace, UID: ref.UID}, reading{class: classify(e), name: ref.Name, addrs: addrs, target: true}, nil
+	return MemberKey{Namespace: s.Namespace, UID: ref.UID}, reading{
+		class: classify(e), name: ref.Name, addrs: addrs, target: true, origin: known.Origin,
+	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/pool"
 )
 
 // A message with a repeated field is the concatenation of its elements (https://protobuf.dev/programming-guides/encoding/), so
@@ -57,6 +58,7 @@ func target(r *engine.Row) *targetpoolv1.Target {
 		State:      state(r.State),
 		Reason:     r.Reason,
 		Pod:        r.Pod,
+		Components: wireComponents(r.Components),
 	}
 	for _, p := range r.Entry.Prefixes {
 		t.Addresses = append(t.Addresses, p.String())
@@ -65,6 +67,21 @@ func target(r *engine.Row) *targetpoolv1.Target {
 		t.Caused = timestamppb.New(r.Caused)
 	}
 	return t
+}
+
+func wireComponents(all []pool.Component) (out []*targetpoolv1.Component) {
+	for _, c := range all {
+		out = append(out, wireComponent(c))
+	}
+	return out
+}
+
+// wireComponent is nil for none.
+func wireComponent(c pool.Component) *targetpoolv1.Component {
+	if c == (pool.Component{}) {
+		return nil
+	}
+	return &targetpoolv1.Component{Cluster: c.Cluster, Namespace: c.Namespace, Service: c.Service}
 }
 
 func state(s engine.State) targetpoolv1.Target_State {

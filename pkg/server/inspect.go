@@ -96,6 +96,7 @@ func memberInfo(m engine.MemberDetail) *targetpoolv1.MemberInfo {
 		Assigned:  m.Assigned,
 		Withheld:  m.Withheld,
 		Watched:   m.Watched,
+		Component: wireComponent(m.Component),
 	}
 	if m.Member != nil {
 		for _, a := range m.Member.Addrs {
@@ -121,6 +122,7 @@ func targetInfo(r *engine.Row) *targetpoolv1.TargetInfo {
 		PodUid:     r.PodUID,
 		Binding:    string(r.Binding),
 		Listed:     r.Listed,
+		Components: wireComponents(r.Components),
 	}
 	if e.Caller.Peer.IsValid() {
 		out.Peer = e.Caller.Peer.String()

@@ -34,7 +34,7 @@ func (i *inspector) Describe(
 		return nil, fmt.Errorf("describing the process: %w", err)
 	}
 	out := &targetpoolv1.DescribeResponse{
-		Namespace: cfg.Namespace, Epoch: cfg.Epoch, Authorisation: string(cfg.Auth),
+		Namespace: cfg.Namespace, Cluster: cfg.Cluster, Epoch: cfg.Epoch, Authorisation: string(cfg.Auth),
 		Answering: o.Answering, Rebuilding: o.Rebuilding, Stale: o.Stale,
 		Receivers: i.server.audience.receiverInfos(),
 	}

@@ -87,8 +87,8 @@ type Config struct {
 	Opened <-chan struct{}
 	// Namespaces are those that are watched, for people who look in; nil leaves them out.
 	Namespaces func() []NamespaceState
-	// Namespace is the NSP's own.
-	Namespace string
+	// Namespace is the NSP's own, Cluster the name of its cluster; empty where that has none.
+	Namespace, Cluster string
 	// Epoch names this run of the process in versions.
 	Epoch string
 	Auth  auth.Mode

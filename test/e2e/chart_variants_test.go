@@ -68,6 +68,7 @@ var chartVariants = []chartVariant{
 		"inspectorAccounts":    list{"dashboard"},
 		"networkPolicy":        object{"enabled": true},
 		"metrics":              object{"port": 8081},
+		"clusterName":          "west.example",
 		"controller": object{
 			"enabled": true, "replicas": 2, "readSecrets": true,
 			"providers": list{

@@ -19,6 +19,8 @@ type TAPAConfig struct {
 	// Conn is its connection to the registry.
 	Conn                   grpc.ClientConnInterface
 	Namespace, Pod, PodUID string
+	// Address is one of the primary network, instead of a pod's name.
+	Address string
 	// Addresses are those of the secondary network, as CIDRs.
 	Addresses []string
 	// MaxTargets bounds the identifiers it draws; default 100.
@@ -69,7 +71,7 @@ func NewTAPA(cfg TAPAConfig) (*TAPA, error) {
 		cfg: cfg, registrations: NewRegistrations(cfg.Conn, cfg.Addresses, nil), lists: make(chan []*targetpoolv1.Stream, 1),
 	}
 	watch, err := cfg.Client.WatchAssignments(client.AssignmentsConfig{
-		Workload: &targetpoolv1.Workload{Namespace: cfg.Namespace, Pod: cfg.Pod, PodUid: cfg.PodUID},
+		Workload: &targetpoolv1.Workload{Namespace: cfg.Namespace, Pod: cfg.Pod, PodUid: cfg.PodUID, Address: cfg.Address},
 		Handler:  t.assigned,
 	})
 	if err != nil {

@@ -125,7 +125,7 @@ func (x TargetFeedWatchResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TargetFeedWatchResponse_Kind.Descriptor instead.
 func (TargetFeedWatchResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{11, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type Target_State int32
@@ -180,7 +180,7 @@ func (x Target_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Target_State.Descriptor instead.
 func (Target_State) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type ReceiverInfo_Kind int32
@@ -235,7 +235,7 @@ func (x ReceiverInfo_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReceiverInfo_Kind.Descriptor instead.
 func (ReceiverInfo_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29, 0}
 }
 
 // Version orders the messages of one watch. Revisions compare within one epoch only; an epoch lasts as long as the
@@ -424,6 +424,68 @@ func (x *Conduit) GetName() string {
 	return ""
 }
 
+// Component names a Service across clusters: namespaces and Services of two clusters may bear the same names.
+type Component struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name that the cluster was given; never empty.
+	Cluster       string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Service       string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Component) Reset() {
+	*x = Component{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Component) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Component) ProtoMessage() {}
+
+func (x *Component) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Component.ProtoReflect.Descriptor instead.
+func (*Component) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Component) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Component) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Component) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
 // Workload is one target, named by its pod or by an address of the pod's primary network.
 type Workload struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -439,7 +501,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[3]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +513,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[3]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +526,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{3}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Workload) GetNamespace() string {
@@ -506,7 +568,7 @@ type StreamOwners struct {
 
 func (x *StreamOwners) Reset() {
 	*x = StreamOwners{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[4]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +580,7 @@ func (x *StreamOwners) String() string {
 func (*StreamOwners) ProtoMessage() {}
 
 func (x *StreamOwners) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[4]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +593,7 @@ func (x *StreamOwners) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOwners.ProtoReflect.Descriptor instead.
 func (*StreamOwners) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{4}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StreamOwners) GetStream() *Stream {
@@ -564,7 +626,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[5]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +638,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[5]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +651,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{5}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Report) GetAddresses() []string {
@@ -632,7 +694,7 @@ type TargetPoolWatchRequest struct {
 
 func (x *TargetPoolWatchRequest) Reset() {
 	*x = TargetPoolWatchRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[6]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +706,7 @@ func (x *TargetPoolWatchRequest) String() string {
 func (*TargetPoolWatchRequest) ProtoMessage() {}
 
 func (x *TargetPoolWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[6]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +719,7 @@ func (x *TargetPoolWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetPoolWatchRequest.ProtoReflect.Descriptor instead.
 func (*TargetPoolWatchRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{6}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TargetPoolWatchRequest) GetWorkload() *Workload {
@@ -686,7 +748,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[7]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +760,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[7]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +773,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{7}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Assignment) GetStream() *Stream {
@@ -738,7 +800,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[8]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +812,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[8]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +825,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{8}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Assignments) GetItems() []*Assignment {
@@ -784,7 +846,7 @@ type TargetPoolWatchResponse struct {
 
 func (x *TargetPoolWatchResponse) Reset() {
 	*x = TargetPoolWatchResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[9]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +858,7 @@ func (x *TargetPoolWatchResponse) String() string {
 func (*TargetPoolWatchResponse) ProtoMessage() {}
 
 func (x *TargetPoolWatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[9]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +871,7 @@ func (x *TargetPoolWatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetPoolWatchResponse.ProtoReflect.Descriptor instead.
 func (*TargetPoolWatchResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{9}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TargetPoolWatchResponse) GetVersion() *Version {
@@ -837,7 +899,7 @@ type TargetFeedWatchRequest struct {
 
 func (x *TargetFeedWatchRequest) Reset() {
 	*x = TargetFeedWatchRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[10]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +911,7 @@ func (x *TargetFeedWatchRequest) String() string {
 func (*TargetFeedWatchRequest) ProtoMessage() {}
 
 func (x *TargetFeedWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[10]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +924,7 @@ func (x *TargetFeedWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetFeedWatchRequest.ProtoReflect.Descriptor instead.
 func (*TargetFeedWatchRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{10}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TargetFeedWatchRequest) GetConduit() *Conduit {
@@ -898,7 +960,7 @@ type TargetFeedWatchResponse struct {
 
 func (x *TargetFeedWatchResponse) Reset() {
 	*x = TargetFeedWatchResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[11]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +972,7 @@ func (x *TargetFeedWatchResponse) String() string {
 func (*TargetFeedWatchResponse) ProtoMessage() {}
 
 func (x *TargetFeedWatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[11]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +985,7 @@ func (x *TargetFeedWatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetFeedWatchResponse.ProtoReflect.Descriptor instead.
 func (*TargetFeedWatchResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{11}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TargetFeedWatchResponse) GetKind() TargetFeedWatchResponse_Kind {
@@ -973,7 +1035,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[12]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1047,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[12]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1060,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{12}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Change) GetId() uint64 {
@@ -1030,14 +1092,17 @@ type Target struct {
 	// When the cluster reported the cause.
 	Caused *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=caused,proto3" json:"caused,omitempty"`
 	// namespace/name of the pod, where it is known.
-	Pod           string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The Services that list the target in the stream, or the Service of another cluster that it comes from; none where
+	// the NSP's cluster has no name.
+	Components    []*Component `protobuf:"bytes,8,rep,name=components,proto3" json:"components,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1114,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1127,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Target) GetStream() string {
@@ -1114,6 +1179,13 @@ func (x *Target) GetPod() string {
 	return ""
 }
 
+func (x *Target) GetComponents() []*Component {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty means all.
@@ -1124,7 +1196,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1208,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1221,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListPoolsRequest) GetNamespace() string {
@@ -1168,7 +1240,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1252,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1265,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{15}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListPoolsResponse) GetPools() []*PoolInfo {
@@ -1230,7 +1302,7 @@ type PoolInfo struct {
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1314,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1327,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{16}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PoolInfo) GetNamespace() string {
@@ -1368,7 +1440,7 @@ type SliceInfo struct {
 
 func (x *SliceInfo) Reset() {
 	*x = SliceInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1452,7 @@ func (x *SliceInfo) String() string {
 func (*SliceInfo) ProtoMessage() {}
 
 func (x *SliceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1465,7 @@ func (x *SliceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceInfo.ProtoReflect.Descriptor instead.
 func (*SliceInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SliceInfo) GetName() string {
@@ -1426,14 +1498,16 @@ type MemberInfo struct {
 	// Another trench holds it.
 	Withheld bool `protobuf:"varint,8,opt,name=withheld,proto3" json:"withheld,omitempty"`
 	// Somebody watches for it.
-	Watched       bool `protobuf:"varint,9,opt,name=watched,proto3" json:"watched,omitempty"`
+	Watched bool `protobuf:"varint,9,opt,name=watched,proto3" json:"watched,omitempty"`
+	// What it is part of across clusters: this Service, or one of another cluster; absent where the NSP's has no name.
+	Component     *Component `protobuf:"bytes,10,opt,name=component,proto3" json:"component,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberInfo) Reset() {
 	*x = MemberInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1519,7 @@ func (x *MemberInfo) String() string {
 func (*MemberInfo) ProtoMessage() {}
 
 func (x *MemberInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1532,7 @@ func (x *MemberInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberInfo.ProtoReflect.Descriptor instead.
 func (*MemberInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MemberInfo) GetNamespace() string {
@@ -1524,6 +1598,13 @@ func (x *MemberInfo) GetWatched() bool {
 	return false
 }
 
+func (x *MemberInfo) GetComponent() *Component {
+	if x != nil {
+		return x.Component
+	}
+	return nil
+}
+
 type ListTargetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unset fields match all.
@@ -1534,7 +1615,7 @@ type ListTargetsRequest struct {
 
 func (x *ListTargetsRequest) Reset() {
 	*x = ListTargetsRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1627,7 @@ func (x *ListTargetsRequest) String() string {
 func (*ListTargetsRequest) ProtoMessage() {}
 
 func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1640,7 @@ func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsRequest.ProtoReflect.Descriptor instead.
 func (*ListTargetsRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTargetsRequest) GetStream() *Stream {
@@ -1578,7 +1659,7 @@ type ListTargetsResponse struct {
 
 func (x *ListTargetsResponse) Reset() {
 	*x = ListTargetsResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1671,7 @@ func (x *ListTargetsResponse) String() string {
 func (*ListTargetsResponse) ProtoMessage() {}
 
 func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1684,7 @@ func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsResponse.ProtoReflect.Descriptor instead.
 func (*ListTargetsResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTargetsResponse) GetTargets() []*TargetInfo {
@@ -1637,14 +1718,16 @@ type TargetInfo struct {
 	// A pool of its stream listed it in its lifetime.
 	Listed bool `protobuf:"varint,14,opt,name=listed,proto3" json:"listed,omitempty"`
 	// The source address of the latest Register, empty where it is not known.
-	Peer          string `protobuf:"bytes,15,opt,name=peer,proto3" json:"peer,omitempty"`
+	Peer string `protobuf:"bytes,15,opt,name=peer,proto3" json:"peer,omitempty"`
+	// As in Target.
+	Components    []*Component `protobuf:"bytes,16,rep,name=components,proto3" json:"components,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TargetInfo) Reset() {
 	*x = TargetInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1739,7 @@ func (x *TargetInfo) String() string {
 func (*TargetInfo) ProtoMessage() {}
 
 func (x *TargetInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1752,7 @@ func (x *TargetInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetInfo.ProtoReflect.Descriptor instead.
 func (*TargetInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{21}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TargetInfo) GetId() uint64 {
@@ -1777,6 +1860,13 @@ func (x *TargetInfo) GetPeer() string {
 	return ""
 }
 
+func (x *TargetInfo) GetComponents() []*Component {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
 type DescribeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whose sidecars are told of: one pod, or, with the namespace alone, all of them.
@@ -1787,7 +1877,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1889,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1902,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{22}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DescribeRequest) GetWorkload() *Workload {
@@ -1835,19 +1925,21 @@ type DescribeResponse struct {
 	// Stored registrations were lost, and load balancers are told nothing until they had the time to come back.
 	Rebuilding bool `protobuf:"varint,5,opt,name=rebuilding,proto3" json:"rebuilding,omitempty"`
 	// Some namespace counts by what was stored before a restart.
-	Stale         bool             `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`
-	Namespaces    []*NamespaceInfo `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
-	Trenches      []*TrenchInfo    `protobuf:"bytes,8,rep,name=trenches,proto3" json:"trenches,omitempty"`
-	Conduits      []*ConduitInfo   `protobuf:"bytes,9,rep,name=conduits,proto3" json:"conduits,omitempty"`
-	Receivers     []*ReceiverInfo  `protobuf:"bytes,10,rep,name=receivers,proto3" json:"receivers,omitempty"`
-	Sidecars      []*SidecarInfo   `protobuf:"bytes,11,rep,name=sidecars,proto3" json:"sidecars,omitempty"`
+	Stale      bool             `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`
+	Namespaces []*NamespaceInfo `protobuf:"bytes,7,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	Trenches   []*TrenchInfo    `protobuf:"bytes,8,rep,name=trenches,proto3" json:"trenches,omitempty"`
+	Conduits   []*ConduitInfo   `protobuf:"bytes,9,rep,name=conduits,proto3" json:"conduits,omitempty"`
+	Receivers  []*ReceiverInfo  `protobuf:"bytes,10,rep,name=receivers,proto3" json:"receivers,omitempty"`
+	Sidecars   []*SidecarInfo   `protobuf:"bytes,11,rep,name=sidecars,proto3" json:"sidecars,omitempty"`
+	// The name of the NSP's cluster, empty where it has none.
+	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +1951,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +1964,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{23}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeResponse) GetNamespace() string {
@@ -1952,6 +2044,13 @@ func (x *DescribeResponse) GetSidecars() []*SidecarInfo {
 	return nil
 }
 
+func (x *DescribeResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // NamespaceInfo is a namespace whose Services are watched.
 type NamespaceInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1968,7 +2067,7 @@ type NamespaceInfo struct {
 
 func (x *NamespaceInfo) Reset() {
 	*x = NamespaceInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2079,7 @@ func (x *NamespaceInfo) String() string {
 func (*NamespaceInfo) ProtoMessage() {}
 
 func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2092,7 @@ func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceInfo.ProtoReflect.Descriptor instead.
 func (*NamespaceInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{24}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NamespaceInfo) GetName() string {
@@ -2038,7 +2137,7 @@ type TrenchInfo struct {
 
 func (x *TrenchInfo) Reset() {
 	*x = TrenchInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2149,7 @@ func (x *TrenchInfo) String() string {
 func (*TrenchInfo) ProtoMessage() {}
 
 func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2162,7 @@ func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrenchInfo.ProtoReflect.Descriptor instead.
 func (*TrenchInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TrenchInfo) GetName() string {
@@ -2098,7 +2197,7 @@ type StreamLimit struct {
 
 func (x *StreamLimit) Reset() {
 	*x = StreamLimit{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2209,7 @@ func (x *StreamLimit) String() string {
 func (*StreamLimit) ProtoMessage() {}
 
 func (x *StreamLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2222,7 @@ func (x *StreamLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamLimit.ProtoReflect.Descriptor instead.
 func (*StreamLimit) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StreamLimit) GetStream() *Stream {
@@ -2155,7 +2254,7 @@ type ConduitInfo struct {
 
 func (x *ConduitInfo) Reset() {
 	*x = ConduitInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2266,7 @@ func (x *ConduitInfo) String() string {
 func (*ConduitInfo) ProtoMessage() {}
 
 func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2279,7 @@ func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConduitInfo.ProtoReflect.Descriptor instead.
 func (*ConduitInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConduitInfo) GetConduit() *Conduit {
@@ -2231,7 +2330,7 @@ type ReceiverInfo struct {
 
 func (x *ReceiverInfo) Reset() {
 	*x = ReceiverInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2342,7 @@ func (x *ReceiverInfo) String() string {
 func (*ReceiverInfo) ProtoMessage() {}
 
 func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2355,7 @@ func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiverInfo.ProtoReflect.Descriptor instead.
 func (*ReceiverInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReceiverInfo) GetKind() ReceiverInfo_Kind {
@@ -2331,7 +2430,7 @@ type SidecarInfo struct {
 
 func (x *SidecarInfo) Reset() {
 	*x = SidecarInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2442,7 @@ func (x *SidecarInfo) String() string {
 func (*SidecarInfo) ProtoMessage() {}
 
 func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2455,7 @@ func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SidecarInfo.ProtoReflect.Descriptor instead.
 func (*SidecarInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SidecarInfo) GetWorkload() *Workload {
@@ -2445,7 +2544,11 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\aConduit\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06trench\x18\x02 \x01(\tR\x06trench\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"m\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"]\n" +
+	"\tComponent\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"m\n" +
 	"\bWorkload\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x17\n" +
@@ -2488,7 +2591,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x0eKIND_HEARTBEAT\x10\x03\"G\n" +
 	"\x06Change\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
-	"\x06target\x18\x02 \x01(\v2\x15.targetpool.v1.TargetR\x06target\"\xc9\x02\n" +
+	"\x06target\x18\x02 \x01(\v2\x15.targetpool.v1.TargetR\x06target\"\x83\x03\n" +
 	"\x06Target\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\tR\x06stream\x12\x1e\n" +
 	"\n" +
@@ -2498,7 +2601,10 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2\x1b.targetpool.v1.Target.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x122\n" +
 	"\x06caused\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06caused\x12\x10\n" +
-	"\x03pod\x18\a \x01(\tR\x03pod\"X\n" +
+	"\x03pod\x18\a \x01(\tR\x03pod\x128\n" +
+	"\n" +
+	"components\x18\b \x03(\v2\x18.targetpool.v1.ComponentR\n" +
+	"components\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_ACTIVE\x10\x01\x12\x12\n" +
@@ -2528,7 +2634,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x06slices\x18\x0e \x03(\v2\x18.targetpool.v1.SliceInfoR\x06slices\"J\n" +
 	"\tSliceInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\x04R\x0fresourceVersion\"\xf2\x01\n" +
+	"\x10resource_version\x18\x02 \x01(\x04R\x0fresourceVersion\"\xaa\x02\n" +
 	"\n" +
 	"MemberInfo\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
@@ -2539,11 +2645,13 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x05state\x18\x06 \x01(\tR\x05state\x12\x1a\n" +
 	"\bassigned\x18\a \x01(\bR\bassigned\x12\x1a\n" +
 	"\bwithheld\x18\b \x01(\bR\bwithheld\x12\x18\n" +
-	"\awatched\x18\t \x01(\bR\awatched\"C\n" +
+	"\awatched\x18\t \x01(\bR\awatched\x126\n" +
+	"\tcomponent\x18\n" +
+	" \x01(\v2\x18.targetpool.v1.ComponentR\tcomponent\"C\n" +
 	"\x12ListTargetsRequest\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\"J\n" +
 	"\x13ListTargetsResponse\x123\n" +
-	"\atargets\x18\x01 \x03(\v2\x19.targetpool.v1.TargetInfoR\atargets\"\xb3\x03\n" +
+	"\atargets\x18\x01 \x03(\v2\x19.targetpool.v1.TargetInfoR\atargets\"\xed\x03\n" +
 	"\n" +
 	"TargetInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -2563,9 +2671,12 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\apod_uid\x18\f \x01(\tR\x06podUid\x12\x18\n" +
 	"\abinding\x18\r \x01(\tR\abinding\x12\x16\n" +
 	"\x06listed\x18\x0e \x01(\bR\x06listed\x12\x12\n" +
-	"\x04peer\x18\x0f \x01(\tR\x04peer\"F\n" +
+	"\x04peer\x18\x0f \x01(\tR\x04peer\x128\n" +
+	"\n" +
+	"components\x18\x10 \x03(\v2\x18.targetpool.v1.ComponentR\n" +
+	"components\"F\n" +
 	"\x0fDescribeRequest\x123\n" +
-	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xe0\x03\n" +
+	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xfa\x03\n" +
 	"\x10DescribeResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12$\n" +
@@ -2582,7 +2693,8 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\bconduits\x18\t \x03(\v2\x1a.targetpool.v1.ConduitInfoR\bconduits\x129\n" +
 	"\treceivers\x18\n" +
 	" \x03(\v2\x1b.targetpool.v1.ReceiverInfoR\treceivers\x126\n" +
-	"\bsidecars\x18\v \x03(\v2\x1a.targetpool.v1.SidecarInfoR\bsidecars\"~\n" +
+	"\bsidecars\x18\v \x03(\v2\x1a.targetpool.v1.SidecarInfoR\bsidecars\x12\x18\n" +
+	"\acluster\x18\f \x01(\tR\acluster\"~\n" +
 	"\rNamespaceInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x14\n" +
@@ -2657,7 +2769,7 @@ func file_targetpool_v1_targetpool_proto_rawDescGZIP() []byte {
 }
 
 var file_targetpool_v1_targetpool_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(Owner)(0),                        // 0: targetpool.v1.Owner
 	(TargetFeedWatchResponse_Kind)(0), // 1: targetpool.v1.TargetFeedWatchResponse.Kind
@@ -2666,95 +2778,99 @@ var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(*Version)(nil),                   // 4: targetpool.v1.Version
 	(*Stream)(nil),                    // 5: targetpool.v1.Stream
 	(*Conduit)(nil),                   // 6: targetpool.v1.Conduit
-	(*Workload)(nil),                  // 7: targetpool.v1.Workload
-	(*StreamOwners)(nil),              // 8: targetpool.v1.StreamOwners
-	(*Report)(nil),                    // 9: targetpool.v1.Report
-	(*TargetPoolWatchRequest)(nil),    // 10: targetpool.v1.TargetPoolWatchRequest
-	(*Assignment)(nil),                // 11: targetpool.v1.Assignment
-	(*Assignments)(nil),               // 12: targetpool.v1.Assignments
-	(*TargetPoolWatchResponse)(nil),   // 13: targetpool.v1.TargetPoolWatchResponse
-	(*TargetFeedWatchRequest)(nil),    // 14: targetpool.v1.TargetFeedWatchRequest
-	(*TargetFeedWatchResponse)(nil),   // 15: targetpool.v1.TargetFeedWatchResponse
-	(*Change)(nil),                    // 16: targetpool.v1.Change
-	(*Target)(nil),                    // 17: targetpool.v1.Target
-	(*ListPoolsRequest)(nil),          // 18: targetpool.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),         // 19: targetpool.v1.ListPoolsResponse
-	(*PoolInfo)(nil),                  // 20: targetpool.v1.PoolInfo
-	(*SliceInfo)(nil),                 // 21: targetpool.v1.SliceInfo
-	(*MemberInfo)(nil),                // 22: targetpool.v1.MemberInfo
-	(*ListTargetsRequest)(nil),        // 23: targetpool.v1.ListTargetsRequest
-	(*ListTargetsResponse)(nil),       // 24: targetpool.v1.ListTargetsResponse
-	(*TargetInfo)(nil),                // 25: targetpool.v1.TargetInfo
-	(*DescribeRequest)(nil),           // 26: targetpool.v1.DescribeRequest
-	(*DescribeResponse)(nil),          // 27: targetpool.v1.DescribeResponse
-	(*NamespaceInfo)(nil),             // 28: targetpool.v1.NamespaceInfo
-	(*TrenchInfo)(nil),                // 29: targetpool.v1.TrenchInfo
-	(*StreamLimit)(nil),               // 30: targetpool.v1.StreamLimit
-	(*ConduitInfo)(nil),               // 31: targetpool.v1.ConduitInfo
-	(*ReceiverInfo)(nil),              // 32: targetpool.v1.ReceiverInfo
-	(*SidecarInfo)(nil),               // 33: targetpool.v1.SidecarInfo
-	(*timestamppb.Timestamp)(nil),     // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
+	(*Component)(nil),                 // 7: targetpool.v1.Component
+	(*Workload)(nil),                  // 8: targetpool.v1.Workload
+	(*StreamOwners)(nil),              // 9: targetpool.v1.StreamOwners
+	(*Report)(nil),                    // 10: targetpool.v1.Report
+	(*TargetPoolWatchRequest)(nil),    // 11: targetpool.v1.TargetPoolWatchRequest
+	(*Assignment)(nil),                // 12: targetpool.v1.Assignment
+	(*Assignments)(nil),               // 13: targetpool.v1.Assignments
+	(*TargetPoolWatchResponse)(nil),   // 14: targetpool.v1.TargetPoolWatchResponse
+	(*TargetFeedWatchRequest)(nil),    // 15: targetpool.v1.TargetFeedWatchRequest
+	(*TargetFeedWatchResponse)(nil),   // 16: targetpool.v1.TargetFeedWatchResponse
+	(*Change)(nil),                    // 17: targetpool.v1.Change
+	(*Target)(nil),                    // 18: targetpool.v1.Target
+	(*ListPoolsRequest)(nil),          // 19: targetpool.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),         // 20: targetpool.v1.ListPoolsResponse
+	(*PoolInfo)(nil),                  // 21: targetpool.v1.PoolInfo
+	(*SliceInfo)(nil),                 // 22: targetpool.v1.SliceInfo
+	(*MemberInfo)(nil),                // 23: targetpool.v1.MemberInfo
+	(*ListTargetsRequest)(nil),        // 24: targetpool.v1.ListTargetsRequest
+	(*ListTargetsResponse)(nil),       // 25: targetpool.v1.ListTargetsResponse
+	(*TargetInfo)(nil),                // 26: targetpool.v1.TargetInfo
+	(*DescribeRequest)(nil),           // 27: targetpool.v1.DescribeRequest
+	(*DescribeResponse)(nil),          // 28: targetpool.v1.DescribeResponse
+	(*NamespaceInfo)(nil),             // 29: targetpool.v1.NamespaceInfo
+	(*TrenchInfo)(nil),                // 30: targetpool.v1.TrenchInfo
+	(*StreamLimit)(nil),               // 31: targetpool.v1.StreamLimit
+	(*ConduitInfo)(nil),               // 32: targetpool.v1.ConduitInfo
+	(*ReceiverInfo)(nil),              // 33: targetpool.v1.ReceiverInfo
+	(*SidecarInfo)(nil),               // 34: targetpool.v1.SidecarInfo
+	(*timestamppb.Timestamp)(nil),     // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 36: google.protobuf.Duration
 }
 var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	5,  // 0: targetpool.v1.StreamOwners.stream:type_name -> targetpool.v1.Stream
 	0,  // 1: targetpool.v1.StreamOwners.owners:type_name -> targetpool.v1.Owner
-	8,  // 2: targetpool.v1.Report.owners:type_name -> targetpool.v1.StreamOwners
-	7,  // 3: targetpool.v1.TargetPoolWatchRequest.workload:type_name -> targetpool.v1.Workload
-	9,  // 4: targetpool.v1.TargetPoolWatchRequest.report:type_name -> targetpool.v1.Report
+	9,  // 2: targetpool.v1.Report.owners:type_name -> targetpool.v1.StreamOwners
+	8,  // 3: targetpool.v1.TargetPoolWatchRequest.workload:type_name -> targetpool.v1.Workload
+	10, // 4: targetpool.v1.TargetPoolWatchRequest.report:type_name -> targetpool.v1.Report
 	5,  // 5: targetpool.v1.Assignment.stream:type_name -> targetpool.v1.Stream
-	11, // 6: targetpool.v1.Assignments.items:type_name -> targetpool.v1.Assignment
+	12, // 6: targetpool.v1.Assignments.items:type_name -> targetpool.v1.Assignment
 	4,  // 7: targetpool.v1.TargetPoolWatchResponse.version:type_name -> targetpool.v1.Version
-	12, // 8: targetpool.v1.TargetPoolWatchResponse.assignments:type_name -> targetpool.v1.Assignments
+	13, // 8: targetpool.v1.TargetPoolWatchResponse.assignments:type_name -> targetpool.v1.Assignments
 	6,  // 9: targetpool.v1.TargetFeedWatchRequest.conduit:type_name -> targetpool.v1.Conduit
 	4,  // 10: targetpool.v1.TargetFeedWatchRequest.resume:type_name -> targetpool.v1.Version
 	1,  // 11: targetpool.v1.TargetFeedWatchResponse.kind:type_name -> targetpool.v1.TargetFeedWatchResponse.Kind
 	4,  // 12: targetpool.v1.TargetFeedWatchResponse.version:type_name -> targetpool.v1.Version
-	16, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
-	17, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
+	17, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
+	18, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
 	2,  // 15: targetpool.v1.Target.state:type_name -> targetpool.v1.Target.State
-	34, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
-	20, // 17: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
-	5,  // 18: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
-	22, // 19: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
-	21, // 20: targetpool.v1.PoolInfo.slices:type_name -> targetpool.v1.SliceInfo
-	5,  // 21: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
-	25, // 22: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
-	5,  // 23: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
-	2,  // 24: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
-	34, // 25: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
-	7,  // 26: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
-	28, // 27: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
-	29, // 28: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
-	31, // 29: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
-	32, // 30: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
-	33, // 31: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
-	35, // 32: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
-	30, // 33: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
-	5,  // 34: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
-	6,  // 35: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
-	3,  // 36: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
-	6,  // 37: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
-	34, // 38: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
-	7,  // 39: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
-	34, // 40: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
-	5,  // 41: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
-	5,  // 42: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
-	10, // 43: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
-	14, // 44: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
-	18, // 45: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
-	23, // 46: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
-	26, // 47: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
-	13, // 48: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
-	15, // 49: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
-	19, // 50: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
-	24, // 51: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
-	27, // 52: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
-	48, // [48:53] is the sub-list for method output_type
-	43, // [43:48] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	35, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
+	7,  // 17: targetpool.v1.Target.components:type_name -> targetpool.v1.Component
+	21, // 18: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
+	5,  // 19: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
+	23, // 20: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
+	22, // 21: targetpool.v1.PoolInfo.slices:type_name -> targetpool.v1.SliceInfo
+	7,  // 22: targetpool.v1.MemberInfo.component:type_name -> targetpool.v1.Component
+	5,  // 23: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
+	26, // 24: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
+	5,  // 25: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
+	2,  // 26: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
+	35, // 27: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
+	7,  // 28: targetpool.v1.TargetInfo.components:type_name -> targetpool.v1.Component
+	8,  // 29: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
+	29, // 30: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
+	30, // 31: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
+	32, // 32: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
+	33, // 33: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
+	34, // 34: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
+	36, // 35: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
+	31, // 36: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
+	5,  // 37: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
+	6,  // 38: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
+	3,  // 39: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
+	6,  // 40: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
+	35, // 41: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
+	8,  // 42: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
+	35, // 43: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
+	5,  // 44: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
+	5,  // 45: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
+	11, // 46: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
+	15, // 47: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
+	19, // 48: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
+	24, // 49: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
+	27, // 50: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
+	14, // 51: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
+	16, // 52: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
+	20, // 53: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
+	25, // 54: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
+	28, // 55: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
+	51, // [51:56] is the sub-list for method output_type
+	46, // [46:51] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_targetpool_proto_init() }
@@ -2768,7 +2884,7 @@ func file_targetpool_v1_targetpool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_targetpool_v1_targetpool_proto_rawDesc), len(file_targetpool_v1_targetpool_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

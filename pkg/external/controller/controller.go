@@ -43,6 +43,8 @@ type Config struct {
 	REST *rest.Config
 	// Namespace is the controller's own, in which the lease of the leader is.
 	Namespace string
+	// ClusterName is that of this cluster: no source may give it to another one. Empty where it has none.
+	ClusterName string
 	// TargetNamespaces are those whose objects are looked at; none stands for all.
 	TargetNamespaces []string
 	// LeaderElection lets one of several processes work at a time. Identity names this one.
@@ -123,7 +125,7 @@ func setUp(m manager.Manager, cfg Config, w *watches) error {
 			Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(targetsOf(c)), builder.WithPredicates(relevantOfService())).
 			WatchesRawSource(reports(w)).
 			WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
-			Complete(&targets{client: c, sources: &sources{reader: m.GetAPIReader(), providers: cfg.Providers}, watches: w}),
+			Complete(&targets{client: c, sources: &sources{reader: m.GetAPIReader(), providers: cfg.Providers, cluster: cfg.ClusterName}, watches: w}),
 		builder.ControllerManagedBy(m).Named("service").
 			For(&corev1.Service{}, builder.WithPredicates(relevantOfService())).
 			Owns(&discoveryv1.EndpointSlice{}).

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	resolverv1 "github.com/nordix/meridio-nsp/api/resolver/v1"
 	"github.com/nordix/meridio-nsp/api/v1alpha1"
@@ -325,6 +326,24 @@ func TestAnotherCluster(t *testing.T) {
 	_, err = east.SetReady(t.Context(), ns, "db-1", false)
 	require.NoError(t, err)
 	s.await("web", "10.9.0.2-")
+}
+
+// Nobody gives another cluster the name of this one.
+func TestAnotherClusterHasAnotherName(t *testing.T) {
+	s := &sources{cluster: "west"}
+	resolve := func(cluster string) string {
+		_, open := s.kubernetes(t.Context(), "app", &v1alpha1.KubernetesSource{Cluster: cluster, Namespace: "app", Service: "db"})
+		source, release := open()
+		defer release()
+		failed, ok := source.(failing)
+		require.True(t, ok)
+		return failed.Failure.Reason + ": " + failed.Failure.Message
+	}
+	require.Equal(t, "InvalidSource: Cluster west is this one; give the other cluster its own name.", resolve("west"))
+	s.reader = fake.NewClientBuilder().Build()
+	require.Contains(t, resolve("east"), "SecretUnreadable")
+	s.cluster = ""
+	require.Contains(t, resolve("west"), "SecretUnreadable")
 }
 
 // serve serves the provider on a unix socket and returns a connection to it.

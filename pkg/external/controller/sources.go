@@ -29,6 +29,7 @@ import (
 type sources struct {
 	reader    client.Reader // not cached: a cache of Secrets would hold all of them
 	providers map[string]grpc.ClientConnInterface
+	cluster   string // the name of this one
 }
 
 // failing is a source that cannot work, and says why.
@@ -121,6 +122,9 @@ func dnsConfig(s *v1alpha1.DNSSource) dns.Config {
 
 // kubernetes reads the Secret. What is returned with the source changes with the Secret.
 func (s *sources) kubernetes(ctx context.Context, namespace string, k *v1alpha1.KubernetesSource) (string, func() (external.Source, func())) {
+	if s.cluster != "" && k.Cluster == s.cluster {
+		return "", broken(external.ReasonInvalid, "Cluster %s is this one; give the other cluster its own name.", k.Cluster)
+	}
 	var secret corev1.Secret
 	ref := k.KubeconfigSecret
 	if err := s.reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: string(ref.Name)}, &secret); err != nil {
