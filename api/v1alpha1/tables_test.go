@@ -21,6 +21,7 @@ to:
 		`source: {dns: {name: db.example.com.}}`,
 		`source: {dns: {name: _srv.db, families: [IPv6], resolvers: [192.0.2.53, "192.0.2.53:5353", "2001:db8::53", "[2001:db8::53]:53"], maxStale: 0s}}`,
 		`source: {kubernetes: {kubeconfigSecret: {name: east}, namespace: apps, service: web}}`,
+		`source: {kubernetes: {cluster: east-1.example, kubeconfigSecret: {name: east}, namespace: apps, service: web}}`,
 		`
 source: {provider: {name: azure, locator: /subscriptions/e3f0/resourceGroups/mesh-rg/providers/Microsoft.Compute/virtualMachineScaleSets/baz}}
 ports: [{name: http, port: 8080}, {name: dns, port: 53, protocol: UDP}]
@@ -107,6 +108,7 @@ var refused = map[string]map[string]refusal{
 		"TTLs crossed":         {"source: {dns: {name: a.b, minTTL: 10s, maxTTL: 5s}}", "longer than maxTTL"},
 		"TTL of nothing":       {"source: {dns: {name: a.b, minTTL: 0s}}", "1s to 1h"},
 		"stale for ever":       {"source: {dns: {name: a.b, maxStale: 200h}}", "168h"},
+		"cluster's name":       {"source: {kubernetes: {cluster: East/1, kubeconfigSecret: {name: e}, namespace: a, service: b}}", "cluster"},
 		"no secret":            {"source: {kubernetes: {namespace: a, service: b}}", "kubeconfigSecret"},
 		"no locator":           {"source: {provider: {name: azure, locator: ''}}", "locator"},
 		"provider as address":  {"source: {provider: {name: 'unix:///run/x', locator: a}}", "name"},

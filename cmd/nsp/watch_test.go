@@ -35,6 +35,7 @@ func set(id uint64, state targetpoolv1.Target_State, reason string) *targetpoolv
 	return &targetpoolv1.Change{Id: id, Target: &targetpoolv1.Target{
 		Stream: "http", Identifier: uint32(id), Addresses: []string{"172.16.0." + string(rune('0'+id)) + "/24"}, State: state, Reason: reason,
 		Caused: timestamppb.New(time.Now().Add(-time.Millisecond)), Pod: "red/web",
+		Components: []*targetpoolv1.Component{{Cluster: "west", Namespace: "red", Service: "http"}},
 	}}
 }
 
@@ -88,7 +89,7 @@ func TestWatchFeed(t *testing.T) {
 		"T  ~  http  2  172.16.0.2/24  INACTIVE  NotReady  L",
 		"T  -  http  1  172.16.0.1/24  ACTIVE  Ready  -",
 	}, untimed(lines(t, 4, "watch", "feed", "trench-a/lb", "--server", addr)))
-	require.Equal(t, "T  +  http  1  172.16.0.1/24  ACTIVE  Ready  -  red/web  e/1",
+	require.Equal(t, "T  +  http  1  172.16.0.1/24  ACTIVE  Ready  -  red/web  west/red/http  e/1",
 		untimed(lines(t, 1, "watch", "feed", "trench-a/lb", "--server", addr, "-o", "wide"))[0])
 
 	empty := serve(t, &fake{feed: []*targetpoolv1.TargetFeedWatchResponse{commit(snapshot, 1)}})
