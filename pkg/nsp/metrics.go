@@ -40,6 +40,7 @@ type metrics struct {
 	operations               *prometheus.CounterVec
 	expired, storeErrors     prometheus.Counter
 	entries, blocked, queued prometheus.Gauge
+	storeUp                  prometheus.Gauge
 	store                    prometheus.Histogram
 }
 
@@ -109,6 +110,7 @@ func newMetrics() *metrics {
 		entries:     gauge("nsp_registry_entries", "Registrations."),
 		blocked:     gauge("nsp_registry_blocked", "Registrations that wait for an identifier which another one holds."),
 		queued:      gauge("nsp_registry_queued", "Targets that are not registered yet because they wait to be given an identifier."),
+		storeUp:     gauge("nsp_registry_store_up", "1 where the last write of the store succeeded, 0 where it failed or the registry file cannot be opened."),
 		store:       histogram("nsp_registry_store_seconds", "Time one transaction of the store took."),
 	}
 }
@@ -185,6 +187,15 @@ func (m *metrics) round(r registry.Round) {
 	}
 	if r.Err != nil {
 		m.storeErrors.Inc()
+	}
+}
+
+// storing is told whether the store works.
+func (m *metrics) storing(works bool) {
+	if works {
+		m.storeUp.Set(1)
+	} else {
+		m.storeUp.Set(0)
 	}
 }
 

@@ -36,6 +36,7 @@ type process struct {
 	transport transport
 	tokens    *auth.Tokens
 	departed  auth.Departed
+	store     *datasource
 	registry  *registry.Registry
 	saved     registry.Saved
 	sink      sink
@@ -44,8 +45,6 @@ type process struct {
 
 	grpcListener, metricsListener, healthListener net.Listener
 
-	// missed is set where the first registry begins without what a file at the datasource may have held.
-	missed bool
 	// closers are called in reverse at the end.
 	closers []func()
 }
@@ -95,22 +94,48 @@ func (p *process) openTransport(ctx context.Context) (err error) {
 	return err
 }
 
-func (p *process) openRegistry(ctx context.Context) error {
-	store, err := p.openStore(ctx)
-	if err != nil {
+// openStore opens the registry file, or goes on without.
+func (p *process) openStore(ctx context.Context) error {
+	p.store = &datasource{
+		path: p.common.Datasource, namespace: p.common.Namespace, log: p.log, working: p.metrics.storing,
+	}
+	if err := p.store.open(ctx); err != nil {
 		return err
 	}
-	p.onClose(func() { _ = store.Close() })
+	p.onClose(func() { _ = p.store.Close() })
+	return nil
+}
+
+func (p *process) openRegistry(ctx context.Context) error {
+	if err := p.openStore(ctx); err != nil {
+		return err
+	}
 	p.registry = registry.New(registry.Config{
-		Store: store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
+		Store: p.store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
 		Observe: p.metrics.round, Gone: p.departed.Gone,
 	})
+	var err error
 	p.saved, err = p.registry.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("loading the registry: %w", err)
 	}
-	p.saved.Lost = p.saved.Lost || p.missed
+	if !p.rebuilding() {
+		p.keepTrying(p.registry)
+	}
 	return nil
+}
+
+// keepTrying has the owner of a store that cannot be written to write to it, which it does until that succeeds, although nobody
+// registers.
+func (p *process) keepTrying(owner documents) {
+	if !p.store.isOpen() {
+		owner.SaveDocument(rebuildingDocument, nil)
+	}
+}
+
+// documents are kept with the registrations.
+type documents interface {
+	SaveDocument(name string, data []byte)
 }
 
 func (p *process) connect(context.Context) error {

@@ -26,6 +26,11 @@ func (p *process) rebuild(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
+	case <-p.store.opened: // before, nobody can register
+	}
+	select {
+	case <-ctx.Done():
+		return nil
 	case <-time.After(wait):
 	}
 	p.engine.Post(engine.Rebuilt{})

@@ -13,19 +13,21 @@ func (t *trench) openRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := t.openStore(ctx)
-	if err != nil {
+	if err := t.openStore(ctx); err != nil {
 		return err
 	}
-	t.onClose(func() { _ = store.Close() })
 	t.relay = relay.New(relay.Config{
 		Address: t.cfg.NamespaceNSP, Credentials: creds, PerRPC: t.cfg.perRPC(t.cfg.transportName(), t.log),
-		Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(), Store: store, Timeout: t.cfg.EntryTimeout, Log: t.log,
+		Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(), Store: t.store, Timeout: t.cfg.EntryTimeout, Log: t.log,
 	})
 	t.metrics.registry.MustRegister(t.relay)
 	t.saved, err = t.relay.Load(ctx)
+	if err != nil {
+		return err
+	}
 	t.documents = t.relay
-	return err
+	t.keepTrying(t.relay)
+	return nil
 }
 
 // openOwn is openRegistry for a trench process that stands alone. What was mirrored last is its own from here on.

@@ -113,38 +113,46 @@ func (o takeover) run(ctx context.Context, store registry.Store) (TakeoverReport
 	return r, err
 }
 
-// openStore opens the registry file of a process. What Meridio 1.x left at the datasource is taken over, once. That it
-// cannot be stops nobody: the registrations come back with their refreshes.
-func (p *process) openStore(ctx context.Context) (*sqlite.Store, error) {
-	at, err := findRegistry(ctx, p.common.Datasource)
+// absolute is the path of a file that findRegistry has found.
+func absolute(path string) string {
+	abs, _ := filepath.Abs(path) // findRegistry has done so
+	return abs
+}
+
+// openStore opens the registry file of a process; missed says that it begins without what a file at the datasource may have
+// held. What Meridio 1.x left there is taken over, once. That it cannot be stops nobody: the registrations come back with
+// their refreshes.
+func openStore(ctx context.Context, datasource, namespace string, log *slog.Logger) (store *sqlite.Store, missed bool, err error) {
+	at, err := findRegistry(ctx, datasource)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	kind, _, err := sqlite.Inspect(ctx, at.Path)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	first := kind == sqlite.Free
-	store, err := sqlite.Open(ctx, sqlite.Config{Path: at.Path, Log: p.log})
+	store, err = sqlite.Open(ctx, sqlite.Config{Path: at.Path, Log: log})
 	if err != nil {
-		return nil, err
+		// A file that was there can have been moved aside.
+		now, _, lookErr := sqlite.Inspect(ctx, at.Path)
+		return nil, first && at.Kind == sqlite.Foreign || !first && (lookErr != nil || now == sqlite.Free), err
 	}
-	log := p.log.With("datasource", p.common.Datasource, "registry", at.Path)
+	log = log.With("datasource", datasource, "registry", at.Path)
 	switch at.Kind {
 	case sqlite.Foreign:
-		p.missed = first
+		missed = first
 		log.ErrorContext(ctx, "the file at the datasource is no registry that is known here; it is left alone, and another one is used",
 			"reason", at.Why)
 	case sqlite.Meridio1:
-		from, _ := filepath.Abs(p.common.Datasource) // findRegistry has done so
-		report, err := takeover{from: from, namespace: p.common.Namespace}.run(ctx, store)
+		report, err := takeover{from: absolute(datasource), namespace: namespace}.run(ctx, store)
 		if ctx.Err() != nil {
-			return nil, errors.Join(ctx.Err(), store.Close())
+			return nil, false, errors.Join(ctx.Err(), store.Close())
 		}
-		p.missed = first && err != nil
+		missed = first && err != nil
 		report.log(ctx, log, err)
 	}
-	return store, nil
+	return store, missed, nil
 }
 
 func (r TakeoverReport) log(ctx context.Context, log *slog.Logger, err error) {

@@ -73,9 +73,7 @@ type trench struct {
 	// relay is nil where the process stands alone.
 	relay *relay.Relay
 	// documents keeps the configuration for the next start.
-	documents interface {
-		SaveDocument(name string, data []byte)
-	}
+	documents documents
 
 	watch *kube.ConfigMapWatch
 	// configuration is what watchers are told, own what the engine is, where there is one.

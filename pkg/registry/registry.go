@@ -76,6 +76,8 @@ type Registry struct {
 	ticked  time.Time
 	batch   []*operation
 	failing bool
+	// lost is set from when the store has lost everything until it has everything again.
+	lost bool
 	// dirty are the entries, by ID, of which the store has an older form that will do for a while.
 	dirty     map[uint64]struct{}
 	documents map[string][]byte

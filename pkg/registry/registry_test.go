@@ -235,6 +235,24 @@ func TestLostStore(t *testing.T) {
 	})
 }
 
+// TestLostStoreThatFails: what was lost is owed until it was written, also where the first attempt fails. // P20
+func TestLostStoreThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, written := watched()
+		r := run(t, registry.Config{Store: store})
+		everyone(t, numbered(10), func(one registry.Target) error { return r.Register(t.Context(), one, nobody) })
+		full := errors.New("disk full")
+		for _, err := range []error{fmt.Errorf("%w: file damaged", registry.ErrLost), full, full} {
+			store.Fail = failing(err, full)
+			require.ErrorIs(t, r.Register(t.Context(), target("s", 98, "10.9.9.8"), nobody), full)
+		}
+		store.Fail = written.see
+		require.NoError(t, r.Register(t.Context(), target("s", 99, "10.9.9.9"), nobody))
+		writes := written.take()
+		require.Len(t, writes[len(writes)-1].Put, 11, "all but what failed")
+	})
+}
+
 // TestRestart: all is back as it was, with a full lease.
 func TestRestart(t *testing.T) { // P18
 	synctest.Test(t, func(t *testing.T) {
@@ -447,6 +465,15 @@ func openFile(t *testing.T) registry.Store {
 	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "registry.db")})
 	require.NoError(t, err)
 	return s
+}
+
+// failing fails with each error once, and with the last one from then on.
+func failing(errs ...error) func(registry.Batch) error {
+	return func(registry.Batch) error {
+		err := errs[0]
+		errs = errs[min(1, len(errs)-1):]
+		return err
+	}
 }
 
 type sinkFunc func(context.Context, []registry.Change)

@@ -102,15 +102,20 @@ func (r *Registry) keep(later []*Entry) {
 	r.table.commit()
 }
 
-// write is one transaction. A store that lost everything is given everything.
+// write is one transaction. A store that lost everything is given everything, until that has succeeded.
 func (r *Registry) write(ctx context.Context, b Batch) error {
-	err := r.cfg.Store.Write(ctx, b)
-	if errors.Is(err, ErrLost) {
-		r.cfg.Log.WarnContext(ctx, "the store was lost and is written anew", "error", err)
+	err := error(nil)
+	if !r.lost {
+		err = r.cfg.Store.Write(ctx, b)
+		if r.lost = errors.Is(err, ErrLost); r.lost {
+			r.cfg.Log.WarnContext(ctx, "the store was lost and is written anew", "error", err)
+		}
+	}
+	if r.lost {
 		docs := maps.Clone(r.documents)
 		maps.Copy(docs, b.Documents)
-		maps.DeleteFunc(docs, func(_ string, data []byte) bool { return data == nil })
 		err = r.cfg.Store.Write(ctx, Batch{Put: r.table.all(), Documents: docs})
+		r.lost = err != nil
 	}
 	if err != nil {
 		return fmt.Errorf("%w: writing to it: %w", ErrStore, err)

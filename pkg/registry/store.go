@@ -9,7 +9,8 @@ type Store interface {
 	// Load gives back all that was written.
 	Load(ctx context.Context) (Saved, error)
 	// Write applies the batch as a whole or not at all; what it wrote survives a crash of the machine once it returned.
-	// An error that wraps ErrLost says that the store is empty now and can be written to again.
+	// An error that wraps ErrLost says that nothing in the store counts any more, and that it can be written to again: the next
+	// batch that is written has to bring everything.
 	Write(ctx context.Context, b Batch) error
 	Close() error
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"os"
 	"strings"
 
 	"github.com/nordix/meridio-nsp/pkg/registry"
@@ -62,15 +61,15 @@ func Read(ctx context.Context, cfg ReadConfig) (Content, error) {
 }
 
 func read(ctx context.Context, cfg ReadConfig) (Content, error) {
-	dir, err := os.MkdirTemp("", "nsp-meridio1x-")
-	if err != nil {
-		return Content{}, err
-	}
-	defer os.RemoveAll(dir)
-	path, err := sqlite.Snapshot(cfg.Path, dir)
-	if err != nil {
-		return Content{}, err
-	}
+	var c Content
+	err := sqlite.WithCopy(cfg.Path, func(path string) (err error) {
+		c, err = readCopy(ctx, cfg, path)
+		return err
+	})
+	return c, err
+}
+
+func readCopy(ctx context.Context, cfg ReadConfig, path string) (Content, error) {
 	switch kind, why, err := sqlite.Inspect(ctx, path); {
 	case err != nil:
 		return Content{}, err

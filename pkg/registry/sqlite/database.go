@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	driver "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 )
 
@@ -143,11 +142,7 @@ func (d *database) close() error {
 
 // asDamage tells a file that is broken from trouble that may pass, such as a full disk or a lock.
 func asDamage(err error) error {
-	e, ok := errors.AsType[*driver.Error](err)
-	if !ok {
-		return err
-	}
-	switch e.Code() & 0xff { // the upper bits are the extended code
+	switch code(err) {
 	case lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB:
 		return damage{err.Error()}
 	}

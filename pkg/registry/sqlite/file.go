@@ -113,17 +113,13 @@ func inspect(ctx context.Context, path string) error {
 
 // isMeridio1 says whether the database has the tables of a Meridio 1.x NSP. SQLite neither writes to the file nor makes files
 // beside it: where it would have to, because a log is left over, it gets a copy.
-func isMeridio1(ctx context.Context, path string) (bool, error) {
+func isMeridio1(ctx context.Context, path string) (old bool, err error) {
 	if exists(path+"-wal") || exists(path+"-journal") {
-		dir, err := os.MkdirTemp("", "nsp-registry-")
-		if err != nil {
-			return false, err
-		}
-		defer os.RemoveAll(dir)
-		if path, err = Snapshot(path, dir); err != nil {
-			return false, err
-		}
-		return hasTables(ctx, DSN(path))
+		err = WithCopy(path, func(path string) error {
+			old, err = hasTables(ctx, DSN(path))
+			return err
+		})
+		return old, err
 	}
 	return hasTables(ctx, DSN(path)+"?mode=ro&immutable=1")
 }

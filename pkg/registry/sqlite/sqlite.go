@@ -40,7 +40,8 @@ type Store struct {
 }
 
 // Open opens the file or makes it. The error wraps ErrForeign where the file belongs to a Meridio 1.x NSP, and ErrInUse where
-// another process has it open; a damaged file is no error.
+// another process has it open; a damaged file is no error. Errors of Open and Write name the file and, for a full disk or a file that
+// may not be written to, the way out.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	path, err := filepath.Abs(cfg.Path)
 	if err != nil {
@@ -51,7 +52,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if err := s.begin(ctx); err != nil {
-		return nil, fmt.Errorf("opening the registry file %s: %w", path, err)
+		return nil, fmt.Errorf("opening the registry file: %w", advise(path, err))
 	}
 	return s, nil
 }
@@ -118,6 +119,10 @@ func (s *Store) replace(ctx context.Context, why damage) error {
 
 // Write implements registry.Store.
 func (s *Store) Write(ctx context.Context, b registry.Batch) error {
+	return advise(s.path, s.write(ctx, b))
+}
+
+func (s *Store) write(ctx context.Context, b registry.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
