@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -66,6 +67,17 @@ func TestUsageErrors(t *testing.T) {
 			require.Contains(t, stderr, "--help")
 		})
 	}
+}
+
+// A second sidecar with the same state file does nothing but say so.
+func TestSecondSidecar(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	first, err := sidecar.OpenState(path, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer first.Close()
+	code, _, stderr := command(t.Context(), "--pod-name=web-0", "--pod-namespace=red", "--state-file="+path)
+	require.Equal(t, cli.ExitFailed, code)
+	require.Contains(t, stderr, path+" is another sidecar's")
 }
 
 // Every flag and command says what it is for.

@@ -67,11 +67,16 @@ func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *cli.Cli
 		return err
 	}
 	defer end()
+	state, err := sidecar.OpenState(cfg.StateFile, log)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
 	connector, stop, err := c.open(cmd.Context(), &cfg, log)
 	if err != nil {
 		return err
 	}
-	s, err := sidecar.New(cfg, connector, log)
+	s, err := sidecar.New(cfg, state, connector, log)
 	if err == nil {
 		err = s.Run(cmd.Context())
 	}

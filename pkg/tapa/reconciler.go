@@ -66,6 +66,8 @@ type Reconciler struct {
 	trench string
 	// session numbers the lists of streams that the connector's watch brought first, 0 while there is none.
 	session, sessions uint64
+	// closes counts those that succeeded.
+	closes uint64
 	// ctx is that of Run; operations end with it.
 	ctx       context.Context
 	connError error
@@ -81,8 +83,10 @@ type line struct {
 	owners Owners
 	// held is set from before the first open until the stream is known to be closed.
 	held bool
-	// tried is set for ever by the first open: where the stream comes back, it is ours to close.
+	// tried is set by the first open: where the stream comes back, it is ours to close. It is, until maxTried were closed later.
 	tried bool
+	// closed numbers the closes, 0 where there was none.
+	closed uint64
 	// asked is the session in which an open succeeded; 0 where none did.
 	asked uint64
 	// listed tells whether the last list had it, with this status.

@@ -3,6 +3,7 @@ package tapa
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -358,5 +359,27 @@ func TestStatus(t *testing.T) {
 			later(0)
 			require.Equal(b, s, b.row(a1).Status)
 		}
+	})
+}
+
+// What is remembered of streams that were open once is bounded, and the latest are remembered: one that comes back is closed.
+func TestStreamsOfOnceAreForgotten(t *testing.T) {
+	bubble(t, newFake(), func(b *bench) {
+		var last stream.Key
+		for i := range maxTried + 50 {
+			last = key("a", fmt.Sprint("s", i))
+			require.NoError(b, b.Reconciler.Open(last))
+			synctest.Wait()
+			require.NoError(b, b.Close(last))
+			synctest.Wait()
+		}
+		require.Empty(b, b.fake.opened())
+		b.mu.Lock()
+		require.Len(b, b.lines, maxTried)
+		b.mu.Unlock()
+		b.fake.set(key("a", "s0"), Open)
+		b.fake.set(last, Open)
+		later(time.Minute)
+		require.Equal(b, keys(key("a", "s0")), b.fake.opened(), "what nobody remembers is another's")
 	})
 }

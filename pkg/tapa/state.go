@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nordix/meridio-nsp/pkg/filelock"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -33,6 +34,7 @@ type Store interface {
 type File struct {
 	path string
 	last []byte
+	lock *filelock.Lock
 }
 
 // version of the file's format.
@@ -46,30 +48,49 @@ type document struct {
 	Held        []stream.Key `json:"held"`
 }
 
-// OpenFile reads the state. A damaged file is moved aside, and then damaged says what was wrong and where it is; err is for what
-// only somebody else can repair.
+// OpenFile locks the file and reads the state. A damaged file is moved aside, and then damaged says what was wrong and where it is;
+// err is for what only somebody else can repair, and wraps filelock.ErrInUse where another sidecar has the file.
 func OpenFile(path string) (f *File, s State, damaged, err error) {
-	f = &File{path: path}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, s, nil, fmt.Errorf("making the directory of the state file: %w", err)
 	}
+	lock, err := filelock.Acquire(path)
+	if errors.Is(err, filelock.ErrInUse) {
+		return nil, s, nil, fmt.Errorf("the state file %s is another sidecar's, and a pod needs one only: %w, or give each its own --state-file", path, err)
+	}
+	if err != nil {
+		return nil, s, nil, fmt.Errorf("locking the state file %s: %w", path, err)
+	}
+	f = &File{path: path, lock: lock}
+	if s, damaged, err = f.read(); err != nil {
+		f.Close()
+		return nil, State{}, nil, err
+	}
+	return f, s, damaged, nil
+}
+
+// Close lets others have the file.
+func (f *File) Close() { f.lock.Release() }
+
+func (f *File) read() (s State, damaged, err error) {
+	path := f.path
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return f, State{Lost: true}, nil, nil
+		return State{Lost: true}, nil, nil
 	case err != nil:
-		return nil, s, nil, fmt.Errorf("reading the state file: %w", err)
+		return s, nil, fmt.Errorf("reading the state file: %w", err)
 	}
 	if s, err = decode(data); err == nil {
 		f.last = data
-		return f, s, nil, nil
+		return s, nil, nil
 	}
 	aside := path + ".damaged"
 	damaged = fmt.Errorf("the state file %s is damaged, it was moved to %s: %w", path, aside, err)
 	if err := os.Rename(path, aside); err != nil {
-		return nil, s, nil, fmt.Errorf("moving the damaged state file aside: %w", err)
+		return s, nil, fmt.Errorf("moving the damaged state file aside: %w", err)
 	}
-	return f, State{Lost: true}, damaged, nil
+	return State{Lost: true}, damaged, nil
 }
 
 func decode(data []byte) (State, error) {

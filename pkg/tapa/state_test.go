@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/nordix/meridio-nsp/pkg/filelock"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -21,17 +22,36 @@ func TestFile(t *testing.T) {
 	want := State{Application: []stream.Key{a1}, Pool: []stream.Key{a1, a2}, Held: []stream.Key{a2}}
 	for range 2 {
 		require.NoError(t, f.Save(want))
-		_, s, damaged, err = OpenFile(path)
+		f.Close()
+		f, s, damaged, err = OpenFile(path)
 		require.NoError(t, err)
 		require.NoError(t, damaged)
 		require.Equal(t, want, s)
 	}
 	require.NoError(t, os.WriteFile(path+".new", []byte("half of it"), 0o600))
-	_, s, _, err = OpenFile(path)
+	f.Close()
+	f, s, _, err = OpenFile(path)
 	require.NoError(t, err)
 	require.Equal(t, want, s, "a write that was killed leaves the one before")
 	require.NoError(t, os.RemoveAll(filepath.Dir(path)))
 	require.Error(t, f.Save(State{}))
+	f.Close()
+}
+
+// Two sidecars in one pod do not overwrite what the other stored.
+func TestSecondSidecar(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	f, _, _, err := OpenFile(path)
+	require.NoError(t, err)
+	require.NoError(t, f.Save(State{Pool: []stream.Key{a1}}))
+	_, _, _, err = OpenFile(path)
+	require.ErrorIs(t, err, filelock.ErrInUse)
+	require.ErrorContains(t, err, path+" is another sidecar's")
+	f.Close()
+	f, s, _, err := OpenFile(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.Equal(t, []stream.Key{a1}, s.Pool)
 }
 
 // A damaged file is moved aside, never guessed at. // P20
@@ -52,6 +72,7 @@ func TestDamagedFile(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, data, string(aside))
 			require.NoError(t, f.Save(State{}))
+			f.Close()
 		})
 	}
 }

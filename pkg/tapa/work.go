@@ -1,6 +1,7 @@
 package tapa
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -35,11 +36,8 @@ func (r *Reconciler) due(l *line) operation {
 // settle draws the conclusions from any change: which trench is in use, what is to be done, what is to be seen. The lock is held.
 func (r *Reconciler) settle() {
 	r.choose()
-	for k, l := range r.lines {
-		if l.owners == 0 && !l.held && !l.tried && !l.listed && !l.working {
-			delete(r.lines, k)
-			continue
-		}
+	r.forget()
+	for _, l := range r.lines {
 		switch due := r.due(l); {
 		case due == nothing:
 		case l.working && due != l.doing:
@@ -51,6 +49,30 @@ func (r *Reconciler) settle() {
 		}
 	}
 	r.publish()
+}
+
+// maxTried bounds the streams that are remembered only because they were open once.
+const maxTried = 100
+
+// forget drops the streams that nothing is to be done about or known of, and of those that were open once the first closed ones.
+func (r *Reconciler) forget() {
+	var tried []*line
+	for k, l := range r.lines {
+		switch {
+		case l.owners != 0 || l.held || l.listed || l.working:
+		case l.tried:
+			tried = append(tried, l)
+		default:
+			delete(r.lines, k)
+		}
+	}
+	if len(tried) <= maxTried {
+		return
+	}
+	slices.SortFunc(tried, func(a, b *line) int { return cmp.Compare(a.closed, b.closed) })
+	for _, l := range tried[:len(tried)-maxTried] {
+		delete(r.lines, l.key)
+	}
 }
 
 // rouse ends the wait between two attempts.
@@ -169,7 +191,8 @@ func (r *Reconciler) done(ctx context.Context, l *line, op operation, session ui
 	if op == opening {
 		l.asked = session // Where the session has changed meanwhile, this does not count.
 	} else {
-		l.held, l.asked = false, 0
+		r.closes++
+		l.held, l.asked, l.closed = false, 0, r.closes
 		_ = r.save()
 	}
 	r.log.Info("operation succeeded", "operation", string(op), "stream", l.key.String())

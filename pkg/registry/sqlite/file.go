@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/nordix/meridio-nsp/pkg/filelock"
 )
 
 // ErrForeign is wrapped where the path holds the registry of a Meridio 1.x NSP. It is left untouched.
@@ -68,7 +70,7 @@ func Inspect(ctx context.Context, path string) (k Kind, why string, err error) {
 	switch {
 	case errors.Is(err, ErrForeign):
 		return Meridio1, "", nil
-	case damaged && exists(path+lockSuffix): // nobody else makes that
+	case damaged && exists(path+filelock.Suffix): // nobody else makes that
 		return Own, "", nil
 	case damaged:
 		return Foreign, d.reason, nil

@@ -11,8 +11,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nordix/meridio-nsp/pkg/filelock"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 )
+
+// ErrInUse is wrapped where another process has the registry file open.
+var ErrInUse = filelock.ErrInUse
 
 var errClosed = errors.New("the registry file is closed")
 
@@ -31,7 +35,7 @@ type Store struct {
 	path   string
 	strict bool
 	log    *slog.Logger
-	lock   *lock
+	lock   *filelock.Lock
 	// db is nil after a damaged file could not be replaced; the next Write tries again.
 	db     *database
 	closed bool
@@ -66,11 +70,11 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := makeDir(s.path); err != nil {
 		return err
 	}
-	if s.lock, err = acquire(s.path); err != nil {
+	if s.lock, err = filelock.Acquire(s.path); err != nil {
 		return err
 	}
 	if err = s.open(ctx); err != nil {
-		s.lock.release()
+		s.lock.Release()
 	}
 	return err
 }
@@ -164,13 +168,16 @@ func (s *Store) Load(ctx context.Context) (registry.Saved, error) {
 	return saved, err
 }
 
+// InUse tells whether a process has the registry file open, without leaving a trace.
+func InUse(path string) (bool, error) { return filelock.InUse(path) }
+
 // Close implements registry.Store.
 func (s *Store) Close() error {
 	if s.closed {
 		return nil
 	}
 	s.closed = true
-	defer s.lock.release()
+	defer s.lock.Release()
 	if s.db == nil {
 		return nil
 	}

@@ -79,14 +79,16 @@ func (r *real) answers(vip string) bool {
 	return err == nil
 }
 
-// everything is all that the pod's kernel has, marked or not.
+// everything is all that the pod's kernel has, marked or not, but for link-local addresses: those come when links have settled.
 func (r *real) everything() map[string]int {
 	r.Helper()
 	nl, out := r.pod.Netlink(), map[string]int{}
 	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
 	require.NoError(r, err)
 	for _, a := range addrs {
-		out["address "+a.IPNet.String()]++
+		if !a.IP.IsLinkLocalUnicast() {
+			out["address "+a.IPNet.String()]++
+		}
 	}
 	for _, family := range families {
 		rules, err := nl.RuleList(family)
@@ -97,7 +99,8 @@ func (r *real) everything() map[string]int {
 		routes, err := nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		require.NoError(r, err)
 		for _, route := range routes {
-			if route.Table != unix.RT_TABLE_LOCAL || route.Protocol != unix.RTPROT_KERNEL {
+			linkLocal := route.Dst != nil && route.Dst.IP.IsLinkLocalUnicast()
+			if !linkLocal && (route.Table != unix.RT_TABLE_LOCAL || route.Protocol != unix.RTPROT_KERNEL) {
 				out[route.String()]++
 			}
 		}

@@ -199,7 +199,9 @@ func configFor(t *testing.T, n *fakeNSP) Config {
 
 func start(t *testing.T, cfg Config, c tapa.Connector) *running {
 	t.Helper()
-	s, err := New(cfg, c, slog.New(slog.DiscardHandler))
+	state, err := OpenState(cfg.StateFile, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	s, err := New(cfg, state, c, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -207,6 +209,7 @@ func start(t *testing.T, cfg Config, c tapa.Connector) *running {
 	stop := sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-done)
+		state.Close()
 	})
 	t.Cleanup(stop)
 	return &running{t, s, stop}

@@ -13,9 +13,12 @@ import (
 )
 
 func TestReference(t *testing.T) {
+	state, err := OpenState(filepath.Join(t.TempDir(), "state"), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer state.Close()
 	s, err := New(Config{
-		PodNamespace: "red", PodName: "web-1", StateFile: filepath.Join(t.TempDir(), "state"), NSPAddress: "127.0.0.1:1", Credentials: insecure.NewCredentials(),
-	}, nil, slog.New(slog.DiscardHandler))
+		PodNamespace: "red", PodName: "web-1", NSPAddress: "127.0.0.1:1", Credentials: insecure.NewCredentials(),
+	}, state, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	s.metrics.Operated("open", 0, nil)
 	all := reference.Metrics(t, map[string]*prometheus.Registry{"tapa": s.metrics.registry})

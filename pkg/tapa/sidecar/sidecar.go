@@ -38,9 +38,16 @@ type Sidecar struct {
 	listeners listeners
 }
 
-// New reads the state and makes a sidecar with a connector.
-func New(cfg Config, connector tapa.Connector, log *slog.Logger) (*Sidecar, error) {
-	file, saved, damaged, err := tapa.OpenFile(cfg.StateFile)
+// State is who wants which stream, which this sidecar alone has in its hands.
+type State struct {
+	file  *tapa.File
+	saved tapa.State
+}
+
+// OpenState reads the state file. The error wraps filelock.ErrInUse where another sidecar has it; this one must then do nothing, and
+// so the state is opened before the connector.
+func OpenState(path string, log *slog.Logger) (*State, error) {
+	file, saved, damaged, err := tapa.OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +55,19 @@ func New(cfg Config, connector tapa.Connector, log *slog.Logger) (*Sidecar, erro
 	case damaged != nil:
 		log.Error("who wants which stream is learned anew from what is open", "error", damaged)
 	case saved.Lost:
-		log.Info("there is no state file yet", "file", cfg.StateFile)
+		log.Info("there is no state file yet", "file", path)
 	}
+	return &State{file, saved}, nil
+}
+
+// Close lets another sidecar have the state file.
+func (s *State) Close() { s.file.Close() }
+
+// New makes a sidecar with a connector. The state must stay open until the sidecar has ended.
+func New(cfg Config, state *State, connector tapa.Connector, log *slog.Logger) (*Sidecar, error) {
 	s := &Sidecar{cfg: cfg, log: log, metrics: newMetrics(), health: health.NewServer(), addresses: make(chan []string, 1)}
 	s.reconciler = tapa.New(tapa.Config{
-		Connector: connector, Store: file, Saved: saved, OperationTimeout: cfg.OperationTimeout, Observer: s.metrics, Log: log,
+		Connector: connector, Store: state.file, Saved: state.saved, OperationTimeout: cfg.OperationTimeout, Observer: s.metrics, Log: log,
 	})
 	c, err := client.New(client.Config{Address: cfg.NSPAddress, Credentials: cfg.Credentials, PerRPC: cfg.PerRPC, Log: log})
 	if err != nil {

@@ -1,4 +1,5 @@
-package sqlite
+// Package filelock keeps two processes off one file.
+package filelock
 
 import (
 	"errors"
@@ -7,19 +8,19 @@ import (
 	"syscall"
 )
 
-// ErrInUse is wrapped where another process has the registry file open.
+// ErrInUse is wrapped where another process has the file.
 var ErrInUse = errors.New("in use by another process")
 
-// lockSuffix names the file that is locked in place of the registry file. That one can be replaced under us, and SQLite has
+// Suffix names the file that is locked in place of a file. That one can be replaced under its process, and what uses it may have
 // locks of its own on it, which the two kinds of locks become one of on some network file systems.
-const lockSuffix = ".lock"
+const Suffix = ".lock"
 
-// lock is held as long as its file is open, so a process that dies lets go.
-type lock struct{ file *os.File }
+// Lock is held as long as its file is open, so a process that dies lets go.
+type Lock struct{ file *os.File }
 
-// acquire locks the registry file for this process, and does not wait.
-func acquire(path string) (*lock, error) {
-	f, err := os.OpenFile(path+lockSuffix, os.O_RDWR|os.O_CREATE, 0o600)
+// Acquire locks a file for this process, and does not wait. The directory has to be there; the lock stays behind in it.
+func Acquire(path string) (*Lock, error) {
+	f, err := os.OpenFile(path+Suffix, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("creating the lock file: %w", err)
 	}
@@ -30,14 +31,15 @@ func acquire(path string) (*lock, error) {
 		}
 		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
 	}
-	return &lock{f}, nil
+	return &Lock{f}, nil
 }
 
-func (l *lock) release() { _ = l.file.Close() }
+// Release lets others have the file.
+func (l *Lock) Release() { _ = l.file.Close() } // nothing was written
 
-// InUse tells whether a process has the registry file open, without leaving a trace.
+// InUse tells whether a process has the file, without leaving a trace.
 func InUse(path string) (bool, error) {
-	f, err := os.Open(path + lockSuffix)
+	f, err := os.Open(path + Suffix)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
