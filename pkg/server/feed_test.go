@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -143,7 +143,7 @@ func TestSubscribeAndUnsubscribe(t *testing.T) {
 	n.engine.Post(service(x1), slice(x1, 1, readiness(20, true)...))
 	conn := n.dial()
 	n.read(conn, &nspv1.Target{}) // connected
-	baseline := runtime.NumGoroutine()
+	before := goleak.IgnoreCurrent()
 
 	stop := background(func(ctx context.Context) error {
 		for v := 2; ctx.Err() == nil; v++ {
@@ -163,8 +163,7 @@ func TestSubscribeAndUnsubscribe(t *testing.T) {
 	group.Wait()
 	require.NoError(t, stop())
 	require.Eventually(t, func() bool { return n.seen.watching() == 0 }, patience, 5*time.Millisecond)
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= baseline }, patience, 5*time.Millisecond,
-		"before: %d", baseline)
+	require.Eventually(t, func() bool { return goleak.Find(before) == nil }, patience, 5*time.Millisecond)
 }
 
 // comeAndGo opens a watch of one kind, reads nothing, a message or two, and leaves.
