@@ -9,6 +9,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/tapa/sidecar"
+	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
 // The paths that a manifest need not name. They are in two volumes: one that the application shares, and one of the sidecar.
@@ -29,8 +30,10 @@ func beSidecar(cmd *cobra.Command) {
 	f.StringVar(&cfg.PodNamespace, "pod-namespace", "", "namespace of the pod, metadata.namespace")
 	f.StringVar(&cfg.PodUID, "pod-uid", "", "UID of the pod, metadata.uid: a pod that comes later under the name is another one")
 	f.StringVar(&cfg.PodIP, "pod-ip", "", "address of the pod, status.podIP; used where there is no --pod-name")
-	f.StringVar(&cfg.NSPNamespace, "namespace", "", "namespace of the trench and its NSP; empty is that of the pod")
-	f.StringVar(&cfg.NSPAddress, "server", "", "address of the namespace-wide NSP; empty is nsp-service.NAMESPACE:7778")
+	f.StringVar(&cfg.ExternalTarget, "external-target", "",
+		"on a machine that is no pod: the ExternalTarget that it is, as namespace/name; the client certificate must prove its spec.identity")
+	f.StringVar(&cfg.NSPNamespace, "namespace", "", "namespace of the trench and its NSP; empty is that of the pod or ExternalTarget")
+	f.StringVar(&cfg.NSPAddress, "server", "", "address of the namespace-wide NSP; empty is, in a pod, nsp-service.NAMESPACE:7778")
 	f.StringVar(&cfg.TapSocket, "tap-socket", defaultTapSocket, "unix socket that the application uses")
 	f.StringVar(&cfg.StateFile, "state-file", defaultStateFile, "file that keeps who wants which stream; on a volume that outlives the container")
 	f.StringVar(&cfg.HealthSocket, "health-socket", defaultHealthSocket, "unix socket that answers health probes; empty for none")
@@ -46,11 +49,26 @@ func beSidecar(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg.Complete()
 		cfg.Connector = connector.String()
-		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.Validate()); err != nil {
+		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.Validate(), validateMachine(&cfg, connector, transport)); err != nil {
 			return cli.Usage(err)
 		}
 		return runSidecar(cmd, cfg, connector, transport, level)
 	}
+}
+
+// validateMachine says what a machine that is no pod needs beside.
+func validateMachine(cfg *sidecar.Config, c *connector, t *cli.ClientTransport) error {
+	switch {
+	case cfg.ExternalTarget == "":
+		return nil
+	case !t.ShowsCertificate():
+		return errors.New("--external-target needs a client certificate: set --spiffe-endpoint-socket, or --tls-cert-file and --tls-key-file")
+	case t.ShowsToken():
+		return errors.New("--external-target and --token-file exclude each other: a token is of a pod")
+	case c.name == byInterface && c.iface.TrenchServer == "":
+		return errors.New("--trench-server is empty: name the address at which the NSP of the trench can be reached from outside the cluster")
+	}
+	return nil
 }
 
 func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *cli.ClientTransport, level string) error {
@@ -72,6 +90,9 @@ func runSidecar(cmd *cobra.Command, cfg sidecar.Config, c *connector, t *cli.Cli
 		return err
 	}
 	defer state.Close()
+	if cfg.ExternalTarget != "" {
+		cfg.PerRPC = client.NewSession()
+	}
 	connector, stop, err := c.open(cmd.Context(), &cfg, log)
 	if err != nil {
 		return err

@@ -55,6 +55,8 @@ type Caller struct {
 	Identity
 	// Pod is set where a token proves it.
 	Pod Pod
+	// Target is set where the identity is that of an ExternalTarget.
+	Target Target
 	// Expires is when the proof does; zero where it does not.
 	Expires time.Time
 	// Unproven is why the caller has not proven what the mode asks for; nil where it has.

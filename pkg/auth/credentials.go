@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
@@ -40,6 +41,8 @@ type Identity struct {
 	// Account is set where the SPIFFE ID names a ServiceAccount of this process's own trust domain: in another one the same
 	// path means somebody else.
 	Account ServiceAccount
+	// Expires is when the client's certificate does; zero where it showed none.
+	Expires time.Time
 }
 
 // IdentityOf is what the connection proves.
@@ -109,7 +112,7 @@ func identify(st tls.ConnectionState, own spiffeid.TrustDomain) (Identity, error
 	if err != nil {
 		return Identity{}, fmt.Errorf("reading the SPIFFE ID of the client: %w", err)
 	}
-	identity := Identity{SPIFFEID: id}
+	identity := Identity{SPIFFEID: id, Expires: st.PeerCertificates[0].NotAfter}
 	if id.MemberOf(own) {
 		identity.Account = accountOf(id)
 	}

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 )
@@ -12,3 +13,6 @@ func NewStatic(says *workloadapi.X509Context) *SPIFFE {
 	s.OnX509ContextUpdate(says)
 	return s
 }
+
+// SetClock replaces time.Now.
+func (s *Sessions) SetClock(now func() time.Time) { s.clock = now }

@@ -20,30 +20,34 @@ type Reason string
 
 // The reasons.
 const (
-	NoToken        Reason = "no-token"        // none was shown
-	BadToken       Reason = "bad-token"       // forged, damaged, revoked, or of a deleted pod
-	ExpiredToken   Reason = "expired-token"   // it was good once
-	WrongAudience  Reason = "wrong-audience"  // it is meant for somebody else
-	NoIdentity     Reason = "no-identity"     // the transport proves no ServiceAccount
-	OtherDomain    Reason = "other-domain"    // an SVID of a foreign trust domain
-	OtherIdentity  Reason = "other-identity"  // token and SVID name different accounts
-	OtherPod       Reason = "other-pod"       // it is another pod's
-	OtherAddress   Reason = "other-address"   // the call comes from elsewhere
-	SharedAddress  Reason = "shared-address"  // several pods bear the address
-	OtherTrench    Reason = "other-trench"    // it is another trench's
-	NoGrant        Reason = "no-grant"        // of a namespace that nobody let in
-	NoRole         Reason = "no-role"         // that is for other accounts
-	NotLocal       Reason = "not-local"       // that is for callers in the NSP's own pod
-	LegacyDenied   Reason = "legacy-denied"   // --legacy-registration
-	UnknownMethod  Reason = "unknown-method"  // nobody may call it
-	FailsTooOften  Reason = "fails-too-often" // failed authentications
-	TooManyWatches Reason = "too-many-watches"
-	TooManyCalls   Reason = "too-many-connections"
+	NoToken            Reason = "no-token"            // none was shown
+	BadToken           Reason = "bad-token"           // forged, damaged, revoked, or of a deleted pod
+	ExpiredCertificate Reason = "expired-certificate" // it was good when the connection was made
+	ExpiredToken       Reason = "expired-token"       // it was good once
+	WrongAudience      Reason = "wrong-audience"      // it is meant for somebody else
+	NoIdentity         Reason = "no-identity"         // the transport proves no ServiceAccount
+	OtherDomain        Reason = "other-domain"        // an SVID of a foreign trust domain
+	OtherIdentity      Reason = "other-identity"      // token and SVID name different accounts
+	OtherPod           Reason = "other-pod"           // it is another pod's
+	OtherTarget        Reason = "other-target"        // it is another ExternalTarget's
+	SharedIdentity     Reason = "shared-identity"     // several ExternalTargets claim the identity
+	Superseded         Reason = "superseded"          // somebody with the same identity came later
+	OtherAddress       Reason = "other-address"       // the call comes from elsewhere
+	SharedAddress      Reason = "shared-address"      // several pods bear the address
+	OtherTrench        Reason = "other-trench"        // it is another trench's
+	NoGrant            Reason = "no-grant"            // of a namespace that nobody let in
+	NoRole             Reason = "no-role"             // that is for other accounts
+	NotLocal           Reason = "not-local"           // that is for callers in the NSP's own pod
+	LegacyDenied       Reason = "legacy-denied"       // --legacy-registration
+	UnknownMethod      Reason = "unknown-method"      // nobody may call it
+	FailsTooOften      Reason = "fails-too-often"     // failed authentications
+	TooManyWatches     Reason = "too-many-watches"
+	TooManyCalls       Reason = "too-many-connections"
 )
 
 // Reasons are all of them, so that a counter can show the zeros too.
 var Reasons = []Reason{
-	NoToken, BadToken, ExpiredToken, WrongAudience, NoIdentity, OtherDomain, OtherIdentity, OtherPod, OtherAddress, SharedAddress,
+	NoToken, BadToken, ExpiredCertificate, ExpiredToken, WrongAudience, NoIdentity, OtherDomain, OtherIdentity, OtherPod, OtherTarget, SharedIdentity, Superseded, OtherAddress, SharedAddress,
 	OtherTrench, NoGrant, NoRole, NotLocal, LegacyDenied, UnknownMethod, FailsTooOften, TooManyWatches, TooManyCalls,
 }
 

@@ -82,6 +82,14 @@ func (t *ClientTransport) Validate() error {
 	return nil
 }
 
+// ShowsCertificate tells whether the NSP sees a certificate of this client, and ShowsToken whether it sees a token.
+func (t *ClientTransport) ShowsCertificate() bool {
+	return t.kind() == overSPIFFE || t.kind() == overTLS && t.files.Cert != ""
+}
+
+// ShowsToken is described there.
+func (t *ClientTransport) ShowsToken() bool { return t.tokenFile != "" }
+
 // Open makes the credentials of the transport, and those of each call where there is a token. end is called when nothing uses them any more.
 func (t *ClientTransport) Open(ctx context.Context, log *slog.Logger) (
 	transport credentials.TransportCredentials, perRPC credentials.PerRPCCredentials, end func(), err error,

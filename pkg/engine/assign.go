@@ -51,14 +51,14 @@ func (s *state) publishAssignment(out *outputs, w Workload) {
 	out.assignments.Set(w, s.rev, s.assigned(members))
 }
 
-// membersOf finds the pods that a workload names. A pod that is being replaced under its name may be there twice.
+// membersOf finds the pods or ExternalTargets that a workload names. A pod that is being replaced under its name may be there twice.
 func (s *state) membersOf(w Workload) []*pool.Member {
 	found := s.table.ByName(w.Namespace, w.Pod)
 	if w.Addr.IsValid() {
 		found = s.table.ByAddress(w.Addr)
 	}
 	return slices.DeleteFunc(found, func(m *pool.Member) bool {
-		return m.Key.External() || (w.PodUID != "" && w.PodUID != m.Key.UID)
+		return m.Key.External() || w.PodUID != "" && w.PodUID != m.Key.UID || !w.Addr.IsValid() && w.External != m.Target
 	})
 }
 

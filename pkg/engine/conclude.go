@@ -110,8 +110,8 @@ func workloadsOf(m *pool.Member) []Workload {
 	out := make([]Workload, 0, 2+len(m.Addrs))
 	if m.Name != "" {
 		out = append(out,
-			Workload{Namespace: m.Key.Namespace, Pod: m.Name},
-			Workload{Namespace: m.Key.Namespace, Pod: m.Name, PodUID: m.Key.UID})
+			Workload{Namespace: m.Key.Namespace, Pod: m.Name, External: m.Target},
+			Workload{Namespace: m.Key.Namespace, Pod: m.Name, PodUID: m.Key.UID, External: m.Target})
 	}
 	for _, a := range m.Addrs {
 		out = append(out, Workload{Addr: a})

@@ -141,6 +141,12 @@ func (e *Engine) Permitted(namespace, account string, k stream.Key) bool {
 	return namespace == e.state.cfg.Namespace || e.grants.Load().Permission(namespace, k).Account(account)
 }
 
+// PermittedTarget tells whether an ExternalTarget of a namespace may join a stream. Names that the key leaves empty stand for any. It
+// may be called from anywhere.
+func (e *Engine) PermittedTarget(namespace, name string, k stream.Key) bool {
+	return e.grants.Load().Permission(namespace, k).Target(name)
+}
+
 // Identify says that the pod which the workload names is proven to run as a ServiceAccount of its namespace, and returns when what
 // follows has been published. Where the UID is not named, nor any one pod found, it says nothing. Call it before Assignments,
 // whose answer may depend on it.

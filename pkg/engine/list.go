@@ -22,17 +22,19 @@ type Filter struct {
 	Status registry.Status
 	// Trench, Conduit and Stream are names.
 	Trench, Conduit, Stream string
+	// Owner, where it is set, is the UID of the one whose registrations are shown.
+	Owner string
 }
 
 // exact tells whether the filter names one stream, so that it can be found from a row.
 func (f Filter) exact() bool {
-	return f.Scope == "" && f.Trench != "" && f.Conduit != "" && f.Stream != ""
+	return f.Scope == "" && f.Owner == "" && f.Trench != "" && f.Conduit != "" && f.Stream != ""
 }
 
 // shows tells whether the row is in the filter's list. A load balancer of Meridio 1.x asks for ENABLED and gets the active
 // targets; every other status filters as registered, because an old TAPA reads its own entry back that way.
 func (f Filter) shows(r *Row) bool {
-	return r != nil && f.covers(r.Entry) && f.admits(r)
+	return r != nil && f.covers(r.Entry) && matches(f.Owner, r.PodUID) && f.admits(r)
 }
 
 // admits tells whether the row's status is asked for.
@@ -124,7 +126,8 @@ func (l *Lists) Note(last, now *Row) {
 	if now != nil {
 		l.store(now)
 	}
-	if last == nil || now == nil || last.Entry.ID != now.Entry.ID || !last.sameLegacy(now) || last.State != now.State {
+	if last == nil || now == nil || last.Entry.ID != now.Entry.ID || !last.sameLegacy(now) || last.State != now.State ||
+		last.PodUID != now.PodUID {
 		l.concern(last, now)
 	}
 }

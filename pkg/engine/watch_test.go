@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
@@ -397,4 +398,48 @@ func TestResumeOverForgottenTopic(t *testing.T) {
 	require.True(t, ok)
 	require.True(t, b.Snapshot)
 	require.Len(t, b.Changes, 1)
+}
+
+// A list of one owner has what that has registered, and wakes also when something becomes its own.
+func TestListOfOneOwner(t *testing.T) {
+	n := running(t)
+	mine, other := target(x1, 1), target(x1, 2)
+	mine.caller, other.caller = registry.Caller{PodUID: "u1"}, registry.Caller{PodUID: "u2"}
+	n.register(mine)
+	n.register(other)
+	f := anyOf(x1)
+	f.Owner = "u1"
+	w := n.list(f)
+	got, ok := ids(w)
+	require.True(t, ok)
+	require.Equal(t, []uint64{1}, got)
+	other.status = registry.Disabled
+	n.refresh(other)
+	_, ok = ids(w)
+	require.False(t, ok, "it is none of its business")
+	other.caller.PodUID = "u1"
+	n.refresh(other)
+	got, ok = ids(w)
+	require.True(t, ok)
+	require.Equal(t, []uint64{1, 2}, got)
+	n.unregister(mine)
+	got, _ = ids(w)
+	require.Equal(t, []uint64{2}, got)
+}
+
+// The names of pods and of ExternalTargets are names of different things.
+func TestExternalTargetIsNoPod(t *testing.T) {
+	n := running(t)
+	vm := pool.Target{Ref: pool.Ref{Namespace: own, Name: "same"}, UID: "vm", Confirmed: []netip.Addr{addr("192.0.2.1")}}
+	pod, machine := slice("x", "s", 1, ready("u1")), slice("y", "s2", 1, ready("vm"))
+	pod.Slice.Endpoints[0].Target.Name = "same"
+	machine.Slice.Endpoints[0] = pool.Endpoint{Addresses: []string{"192.0.2.1"}, Target: &pool.TargetRef{Kind: "ExternalTarget", Name: "same", UID: "vm"}}
+	n.do(GrantsChanged{Grants: pool.NewGrants([]pool.Grant{{Namespace: own, Externals: []string{"same"}, Trench: "t1"}})}, TargetSet{Target: vm},
+		service("s", x1), service("s2", x2), pod, machine)
+	for external, uid := range map[bool]string{false: "u1", true: "vm"} {
+		found := n.s.membersOf(Workload{Namespace: own, Pod: "same", External: external})
+		require.Len(t, found, 1)
+		require.Equal(t, uid, found[0].Key.UID)
+		require.Equal(t, external, found[0].Target)
+	}
 }

@@ -5,7 +5,9 @@ import "net/netip"
 // Workload names a target by pod or by an address of its primary network. It is comparable.
 type Workload struct {
 	Namespace, Pod, PodUID string
-	Addr                   netip.Addr
+	// External is set where Pod and PodUID are of an ExternalTarget.
+	External bool
+	Addr     netip.Addr
 }
 
 // String names the workload for people.

@@ -46,7 +46,7 @@ func newNamespace(name string, cfg SourceConfig) *namespace {
 		faults: make(map[string]error), done: make(chan struct{})}
 	n.services = newStore(n, services)
 	n.slices = newStore(n, endpointSlices)
-	n.targets = newTargets(n, cfg.Dynamic)
+	n.targets = newTargets(n, cfg.Dynamic, cfg.Identities)
 	return n
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 )
 
@@ -24,7 +25,9 @@ type SourceConfig struct {
 	Client kubernetes.Interface
 	// Dynamic reads ExternalTargets; nil reads none.
 	Dynamic dynamic.Interface
-	Sink    Sink
+	// Identities are told what ExternalTargets prove; optional.
+	Identities *auth.Targets
+	Sink       Sink
 	// Namespaces are those watched from the start.
 	Namespaces []string
 	Log        *slog.Logger
@@ -103,6 +106,7 @@ func (s *Source) reconcile(ctx context.Context) {
 	}
 	for _, n := range stopped {
 		n.stop()
+		n.targets.identities.drop()
 		s.cfg.Sink.Post(engine.NamespaceDropped{Namespace: n.name})
 	}
 }

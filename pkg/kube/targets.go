@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/nordix/meridio-nsp/api/v1alpha1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -29,6 +30,8 @@ type targets struct {
 	ns     *namespace
 	client dynamic.ResourceInterface
 	items  map[string]pool.Target // by name
+	// identities are what they prove.
+	identities identities
 	// known is set once they were read, or cannot be: where the cluster has no such kind, or this process no permission.
 	known bool
 	fault string
@@ -36,8 +39,8 @@ type targets struct {
 	absent time.Duration
 }
 
-func newTargets(ns *namespace, client dynamic.Interface) *targets {
-	t := &targets{ns: ns, items: make(map[string]pool.Target), absent: time.Minute}
+func newTargets(ns *namespace, client dynamic.Interface, to *auth.Targets) *targets {
+	t := &targets{ns: ns, items: make(map[string]pool.Target), absent: time.Minute, identities: identities{namespace: ns.name, to: to}}
 	if client == nil {
 		t.known = true
 		return t
@@ -94,6 +97,7 @@ func (t *targets) once(ctx context.Context) error {
 		} else {
 			t.put(o)
 		}
+		t.identities.tell()
 		t.ns.mu.Unlock()
 	}
 	return nil
@@ -123,11 +127,13 @@ func (t *targets) replace(objects []unstructured.Unstructured) {
 		}
 	}
 	t.known = true
+	t.identities.tell()
 	t.ns.postInitial()
 }
 
 func (t *targets) put(o *unstructured.Unstructured) {
-	target, err := externalTarget(o)
+	target, identity, err := externalTarget(o)
+	t.identities.set(target, identity)
 	if err != nil {
 		t.ns.log.Warn("an ExternalTarget is not understood, so nothing of it counts", "name", o.GetName(), "error", err)
 	}
@@ -143,6 +149,7 @@ func (t *targets) drop(name string) {
 		return
 	}
 	delete(t.items, name)
+	t.identities.set(pool.Target{Ref: pool.Ref{Namespace: t.ns.name, Name: name}}, auth.TargetIdentity{})
 	t.ns.post(engine.TargetGone{Ref: pool.Ref{Namespace: t.ns.name, Name: name}})
 }
 
@@ -154,12 +161,12 @@ func (t *targets) sorted() []pool.Target {
 	return all
 }
 
-// externalTarget takes what the status confirms, and where it comes from.
-func externalTarget(o *unstructured.Unstructured) (pool.Target, error) {
+// externalTarget takes what the status confirms, where it comes from, and what the resource proves.
+func externalTarget(o *unstructured.Unstructured) (pool.Target, auth.TargetIdentity, error) {
 	target := pool.Target{Ref: pool.Ref{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID())}
 	var typed v1alpha1.ExternalTarget
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed); err != nil {
-		return target, err
+		return target, auth.TargetIdentity{}, err
 	}
 	for _, a := range typed.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil {
@@ -171,5 +178,5 @@ func externalTarget(o *unstructured.Unstructured) (pool.Target, error) {
 		cluster := cmp.Or(k.Cluster, target.Name+"."+target.Namespace)
 		target.Origin = pool.Component{Cluster: cluster, Namespace: string(k.Namespace), Service: string(k.Service)}
 	}
-	return target, nil
+	return target, identityOf(&typed), nil
 }

@@ -10,16 +10,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/nordix/meridio-nsp/api/v1alpha1"
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -83,7 +86,7 @@ func never() error { return nil }
 
 func TestExternalTargetsArePosted(t *testing.T) {
 	client, posted := targetsScene(t, never, externalTargetObject("vm", "192.0.2.1", "nonsense"))
-	target, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
+	target, _, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
 	require.NoError(t, err)
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, target.Confirmed)
 	posted.await(t, engine.NamespaceSynced{Namespace: "app", Targets: []pool.Target{target}})
@@ -109,11 +112,11 @@ func TestOriginOfAnExternalTarget(t *testing.T) {
 			source["cluster"] = name
 		}
 		require.NoError(t, unstructured.SetNestedMap(o.Object, source, "spec", "source", "kubernetes"))
-		target, err := externalTarget(o)
+		target, _, err := externalTarget(o)
 		require.NoError(t, err)
 		require.Equal(t, want, target.Origin)
 	}
-	target, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
+	target, _, err := externalTarget(externalTargetObject("vm", "192.0.2.1"))
 	require.NoError(t, err)
 	require.Zero(t, target.Origin)
 }
@@ -131,7 +134,7 @@ func TestExternalTargetsThatNobodyHasHoldUpNobody(t *testing.T) {
 			mu.Lock()
 			fault = nil // installed, or permitted
 			mu.Unlock()
-			target, _ := externalTarget(externalTargetObject("vm"))
+			target, _, _ := externalTarget(externalTargetObject("vm"))
 			posted.await(t, engine.TargetSet{Target: target})
 		})
 	}
@@ -150,4 +153,50 @@ func TestExternalTargetsAreWaitedForWhileTheServerIsAway(t *testing.T) {
 	fault = nil
 	mu.Unlock()
 	require.Eventually(t, func() bool { posted.mu.Lock(); defer posted.mu.Unlock(); return len(posted.events) == 1 }, patience, time.Millisecond)
+}
+
+func withIdentity(o *unstructured.Unstructured, uid types.UID, spiffeID string) *unstructured.Unstructured {
+	o.SetUID(uid)
+	_ = unstructured.SetNestedField(o.Object, spiffeID, "spec", "identity", "spiffeID")
+	return o
+}
+
+// What an ExternalTarget proves follows the object, until its namespace is no longer watched.
+func TestIdentitiesOfExternalTargetsAreTold(t *testing.T) {
+	const one, two = "spiffe://example.org/vm/1", "spiffe://example.org/vm/2"
+	told := auth.NewTargets(slog.New(slog.DiscardHandler), nil)
+	proves := func(id string) string {
+		found, err := told.Find(auth.Identity{SPIFFEID: spiffeid.RequireFromString(id)})
+		require.NoError(t, err)
+		return found.Name + " " + found.UID
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{targetsResource: "ExternalTargetList"}, withIdentity(externalTargetObject("vm"), "u1", one),
+		externalTargetObject("without"))
+	n := newNamespace("app", SourceConfig{Sink: &recorder{}, Dynamic: client, Identities: told, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { n.targets.follow(ctx) })
+	defer func() { cancel(); running.Wait() }()
+	becomes := func(id, want string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return proves(id) == want }, patience, time.Millisecond, "%s", want)
+	}
+	becomes(one, "vm u1")
+	require.Eventually(t, func() bool { return len(client.Actions()) >= 2 }, patience, time.Millisecond) // the watch is open
+	resource := client.Resource(targetsResource).Namespace("app")
+	_, err := resource.Update(ctx, withIdentity(externalTargetObject("vm"), "u2", one), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	becomes(one, "vm u2")
+	_, err = resource.Update(ctx, withIdentity(externalTargetObject("vm"), "u2", two), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	becomes(two, "vm u2")
+	require.Equal(t, " ", proves(one))
+	require.NoError(t, resource.Delete(ctx, "vm", metav1.DeleteOptions{}))
+	becomes(two, " ")
+	_, err = resource.Create(ctx, withIdentity(externalTargetObject("vm"), "u3", two), metav1.CreateOptions{})
+	require.NoError(t, err)
+	becomes(two, "vm u3")
+	n.targets.identities.drop()
+	require.Equal(t, " ", proves(two))
 }

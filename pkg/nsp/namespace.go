@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/kube"
 	"github.com/nordix/meridio-nsp/pkg/pool"
@@ -37,6 +38,8 @@ type namespace struct {
 	configs *kube.Configs
 	status  *kube.Status
 	grants  *kube.Grants
+	// identities are those of ExternalTargets.
+	identities *auth.Targets
 }
 
 func (n *namespace) assemble(context.Context) error {
@@ -44,7 +47,8 @@ func (n *namespace) assemble(context.Context) error {
 	n.openTokens(n.cfg.namespaceMode(), n.registry.SaveDocument)
 	stored := n.saved.Documents[kube.GrantsDocument]
 	watched := newTargetNamespaces(n.cfg.Namespace, n.cfg.TargetNamespaces, kube.StoredGrants(stored))
-	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Dynamic: n.dynamic, Sink: post, Namespaces: watched.names(), Log: n.log})
+	n.openIdentities(watched.names())
+	n.source = kube.NewSource(kube.SourceConfig{Client: n.client, Dynamic: n.dynamic, Sink: post, Namespaces: watched.names(), Identities: n.identities, Log: n.log})
 	watched.set = func(names []string) {
 		n.source.SetNamespaces(names)
 		n.status.SetNamespaces(names)
@@ -90,5 +94,6 @@ func (n *namespace) assemble(context.Context) error {
 	return n.makeServer(server.Config{
 		Cluster: n.cfg.ClusterName, Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
 		Namespaces: n.namespaces, TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
+		ExternalTargets: n.identities, PermittedTarget: n.permittedTarget,
 	})
 }

@@ -184,6 +184,7 @@ func (m *member) build() *Member {
 		Key: m.key, Name: m.name(), Addrs: m.addrs(), Streams: make(map[stream.Key]Answer, len(m.views)),
 	}
 	for _, v := range m.views {
+		b.Target = b.Target || v.target
 		if v.lost != (loss{}) {
 			b.Withheld = append(b.Withheld, v.pool.ref)
 			continue

@@ -132,6 +132,8 @@ type Member struct {
 	Key MemberKey
 	// Name is the pod's, or empty.
 	Name string
+	// Target is whether this is an ExternalTarget, and Name and Key.UID are those of that.
+	Target bool
 	// Addrs is the union over all slices, sorted.
 	Addrs []netip.Addr
 	// Trench is the one that holds the member; every stream in Streams is of this trench.

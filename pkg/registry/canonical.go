@@ -64,6 +64,7 @@ func newEntry(t Target, c Caller, own string, l Limits) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
+	c.Sole = false
 	e := Entry{
 		Key: k, IPs: slices.Clone(t.IPs), Context: maps.Clone(t.Context), Prefixes: prefixes,
 		Status: t.Status, Identifier: identifier(t.Context), Caller: c,

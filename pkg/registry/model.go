@@ -41,8 +41,10 @@ type Target struct {
 type Caller struct {
 	// Peer is the source address of the call, or the one that a trench process passed on; zero if unknown.
 	Peer netip.Addr
-	// PodUID is set where the caller's pod is proven.
+	// PodUID is set where the caller's pod, or ExternalTarget, is proven.
 	PodUID string
+	// Sole is set where that has one registration in a stream: one under other addresses goes when it registers. It is not stored.
+	Sole bool
 }
 
 // Key identifies an entry: scope, type, stream and the set of addresses, parsed, with prefix length.

@@ -24,3 +24,22 @@ func (r *Registry) owned(k Key, c Caller, apply func(*table) []Change) (guarded 
 		return apply(t)
 	}, func() error { return err }
 }
+
+// alone does something for a wanted entry. Where its caller has one registration in a stream, those under other addresses go first, so
+// that their identifiers are free for it, and who waits for these is asked only then.
+func (t *table) alone(want Entry, c Caller, do func(Entry) []Change) []Change {
+	var gone []Change
+	if old := t.entries[want.Key]; c.Sole && (old == nil || old.Caller.PodUID != c.PodUID) {
+		for _, e := range t.all() {
+			if e.Caller.PodUID == c.PodUID && e.Stream == want.Stream && e.Type == want.Type && e.Key != want.Key {
+				t.drop(e)
+				gone = append(gone, Change{Old: e})
+			}
+		}
+	}
+	changes := append(do(want), gone...)
+	for _, c := range gone {
+		changes = append(changes, t.promote(c.Old)...)
+	}
+	return changes
+}

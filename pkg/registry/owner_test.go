@@ -46,3 +46,61 @@ func TestAnEntryIsItsPods(t *testing.T) {
 	require.ErrorIs(t, r.Unregister(ctx, target, one), registry.ErrForeign)
 	require.NoError(t, r.Unregister(ctx, target, two))
 }
+
+// One machine is one target of a stream: under a new address it takes the place of what it was under the old one, and its number.
+func TestSoleRegistration(t *testing.T) {
+	machine, other := registry.Caller{PodUID: "vm", Sole: true}, registry.Caller{PodUID: "other", Sole: true}
+	sink := new(record)
+	r := run(t, registry.Config{Store: memory.New(), Sink: sink})
+	limit(r, 100)
+	enable := func(c registry.Caller, target registry.Target) {
+		for range 2 {
+			require.NoError(t, r.Register(t.Context(), target, c))
+		}
+	}
+	before, after := target("s", 1, "172.16.0.1/24"), target("s", 1, "172.16.0.99/24")
+	beside, another := target("s2", 1, "172.16.0.1/24"), target("s", 2, "172.16.0.2/24")
+	enable(machine, before)
+	enable(machine, beside)
+	enable(other, another)
+	waiting := target("s", 1, "172.16.0.3/24")
+	enable(registry.Caller{PodUID: "waits"}, waiting)
+	require.Equal(t, map[string]registry.Status{
+		"s 172.16.0.1/24": registry.Enabled, "s2 172.16.0.1/24": registry.Enabled, "s 172.16.0.2/24": registry.Enabled, "s 172.16.0.3/24": registry.Disabled,
+	}, sink.byName())
+
+	require.NoError(t, r.Register(t.Context(), after, machine))
+	require.NotContains(t, sink.byName(), "s 172.16.0.1/24")
+	require.Equal(t, registry.Enabled, sink.byName()["s 172.16.0.3/24"], "who waited for the number has it, for the machine did not ask to be enabled yet")
+	require.Equal(t, registry.Enabled, sink.byName()["s2 172.16.0.1/24"], "another stream")
+	require.Equal(t, registry.Enabled, sink.byName()["s 172.16.0.2/24"], "another machine")
+
+	id, err := r.Reserve(t.Context(), target("s", 0, "172.16.0.100/24"), machine, false)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, id)
+	require.NotContains(t, sink.byName(), "s 172.16.0.99/24")
+
+	pod := registry.Caller{PodUID: "pod"}
+	enable(pod, target("s", 11, "172.16.1.1/24"))
+	enable(pod, target("s", 12, "172.16.1.2/24"))
+	require.Contains(t, sink.byName(), "s 172.16.1.1/24", "a pod may have several")
+}
+
+// byName are the statuses of all registrations by stream and addresses.
+func (r *record) byName() map[string]registry.Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]registry.Status{}
+	for _, call := range r.calls {
+		for _, c := range call {
+			switch {
+			case c.Waiting:
+			case c.New == nil:
+				delete(out, c.Old.Stream.Name+" "+c.Old.Addrs)
+			default:
+				out[c.New.Stream.Name+" "+c.New.Addrs] = c.New.Status
+			}
+		}
+	}
+	return out
+}

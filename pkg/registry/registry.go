@@ -153,7 +153,7 @@ func (r *Registry) Register(ctx context.Context, t Target, c Caller) error {
 	if err != nil {
 		return err
 	}
-	apply, refusal := r.owned(e.Key, c, func(t *table) []Change { return t.register(e) })
+	apply, refusal := r.owned(e.Key, c, func(t *table) []Change { return t.alone(e, c, t.register) })
 	if err := r.do(ctx, apply); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -40,15 +41,67 @@ func (s *Server) prove(ctx context.Context, c *auth.Caller) error {
 		}
 		c.Account, c.Pod, c.Expires = token.Account, token.Pod, token.Expires
 	}
+	if err := s.proveTarget(c); err != nil {
+		return err
+	}
 	switch {
+	case c.Target.UID != "":
+		return nil
 	case c.Mode == auth.ByToken && c.Expires.IsZero():
 		return auth.Unproven(auth.NoToken, "a ServiceAccount token of audience %s is needed, as authorization: Bearer", auth.Audience)
 	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && c.SPIFFEID.IsZero():
 		return auth.Unproven(auth.NoIdentity, "a client certificate with a SPIFFE ID is needed")
 	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}):
-		return auth.Deny(auth.OtherDomain, "%s is no spiffe://DOMAIN/ns/NAMESPACE/sa/NAME of this NSP's own trust domain", c.SPIFFEID)
+		return auth.Deny(auth.OtherDomain, "%s is no spiffe://DOMAIN/ns/NAMESPACE/sa/NAME of this NSP's own trust domain, "+
+			"nor the spec.identity of an ExternalTarget in a namespace that the NSP watches", c.SPIFFEID)
 	}
 	return nil
+}
+
+// proveTarget finds out whether the caller is an ExternalTarget.
+func (s *Server) proveTarget(c *auth.Caller) (err error) {
+	if c.Mode != auth.ByMTLS || s.cfg.ExternalTargets == nil {
+		return nil
+	}
+	if c.Target, err = s.cfg.ExternalTargets.Find(c.Identity); err != nil || c.Target.UID == "" {
+		return err
+	}
+	if c.Expires = c.Identity.Expires; !time.Now().Before(c.Expires) {
+		return auth.Unproven(auth.ExpiredCertificate, "the certificate has expired; connect again with the next one")
+	}
+	return nil
+}
+
+// sessionHeader is which run of its sidecar a caller is of; see auth.Sessions.
+const sessionHeader = "meridio-session"
+
+// sessionOf is empty where the caller does not say.
+func sessionOf(ctx context.Context) (string, error) {
+	session := strings.Join(metadata.ValueFromIncomingContext(ctx, sessionHeader), ",")
+	if len(session) > maxName {
+		return "", invalid("the header %s has more than %d characters", sessionHeader, maxName)
+	}
+	return session, nil
+}
+
+// speaking has a call of an ExternalTarget end where a newer sidecar of it comes meanwhile. The error is a refusal: there is one. Other
+// callers need no turn.
+func (s *Server) speaking(ctx context.Context) (context.Context, func(), error) {
+	c := auth.From(ctx)
+	if c.Target.UID == "" {
+		return ctx, func() {}, nil
+	}
+	session, err := sessionOf(ctx)
+	if err != nil {
+		return ctx, nil, err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	done, err := s.sessions.Call(c.Target, session, end)
+	if err != nil {
+		end(nil)
+		return ctx, nil, err
+	}
+	return ctx, func() { done(); end(nil) }, nil
 }
 
 // bearer is the token that came with the call, empty where none did.

@@ -24,6 +24,8 @@ var (
 	errStopping = errors.New("the NSP is shutting down; connect again")
 	// errTokenEnded ends a stream with the token of its caller.
 	errTokenEnded = auth.Unproven(auth.ExpiredToken, "the token that this was opened with has expired; open again with the next one")
+	// errCertificateEnded ends a stream with the certificate of its caller.
+	errCertificateEnded = auth.Unproven(auth.ExpiredCertificate, "the certificate that this was opened with has expired; connect again with the next one")
 )
 
 // codeOf says which gRPC code an error becomes; first match.

@@ -114,6 +114,9 @@ func sidecarInfo(w *poolWatch, seen *attendance) *targetpoolv1.SidecarInfo {
 		Workload: &targetpoolv1.Workload{Namespace: w.workload.Namespace, Pod: w.workload.Pod, PodUid: w.workload.PodUID},
 		Peer:     peerName(seen.caller), Account: accountName(seen.caller), Since: timestamppb.New(seen.since),
 	}
+	if w.workload.External {
+		out.Workload = &targetpoolv1.Workload{Namespace: w.workload.Namespace, ExternalTarget: w.workload.Pod}
+	}
 	if w.workload.Addr.IsValid() {
 		out.Workload.Address = w.workload.Addr.String()
 	}

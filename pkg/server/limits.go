@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"sync"
@@ -61,8 +62,8 @@ type watchingAs struct {
 // beginWatch finds room for a watch; done gives it back.
 func (s *Server) beginWatch(c auth.Caller) (done func(), err error) {
 	as, each := watchingAs{addr: c.Addr}, s.cfg.Limits.WatchesPerPeer
-	if c.Pod.UID != "" {
-		as = watchingAs{pod: c.Pod.UID}
+	if uid := cmp.Or(c.Pod.UID, c.Target.UID); uid != "" {
+		as = watchingAs{pod: uid}
 	} else if c.Local() {
 		each = 0
 	}

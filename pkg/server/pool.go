@@ -50,6 +50,11 @@ func (t *targetPool) Watch(ss poolStream) error {
 	}
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
+	done, err := t.server.beginSession(ctx, cancel)
+	if err != nil {
+		return fmt.Errorf("watch of %s: %w", workload, err)
+	}
+	defer done()
 	identify := func() error {
 		return t.server.cfg.Engine.Identify(ctx, workload, caller.Account.Namespace, caller.Account.Name)
 	}
@@ -80,6 +85,19 @@ func (t *targetPool) Watch(ss poolStream) error {
 	return nil
 }
 
+// beginSession has the watch of an ExternalTarget end where a newer one comes.
+func (s *Server) beginSession(ctx context.Context, end context.CancelCauseFunc) (done func(), err error) {
+	c := auth.From(ctx)
+	if c.Target.UID == "" {
+		return func() {}, nil
+	}
+	session, err := sessionOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.sessions.Watch(c.Target, session, end)
+}
+
 // receive passes reports on until the stream ends, which it does when the handler returns. A client that says no more may
 // still listen, so that is waited for too.
 func (t *targetPool) receive(ss poolStream, hear func(*engine.Report)) error {
@@ -106,6 +124,12 @@ func (t *targetPool) receive(ss poolStream, hear func(*engine.Report)) error {
 // workloadOf reads who is watched for: a pod by its name, or an address.
 func workloadOf(w *targetpoolv1.Workload) (engine.Workload, error) {
 	out := engine.Workload{Namespace: w.GetNamespace(), Pod: w.GetPod(), PodUID: w.GetPodUid()}
+	if name := w.GetExternalTarget(); name != "" {
+		if w.GetPod() != "" || w.GetPodUid() != "" || w.GetAddress() != "" || w.GetNamespace() == "" || len(name) > maxName {
+			return out, invalid("the workload is ExternalTarget %.63q: name its namespace beside, and neither a pod nor an address", name)
+		}
+		out.Pod, out.External = name, true
+	}
 	if max(len(out.Namespace), len(out.Pod), len(out.PodUID)) > maxName {
 		return engine.Workload{}, invalid("a name of the workload has more than %d characters: no pod is called that", maxName)
 	}
@@ -121,7 +145,7 @@ func workloadOf(w *targetpoolv1.Workload) (engine.Workload, error) {
 		return engine.Workload{Addr: a.Unmap().WithZone("")}, nil
 	case out == (engine.Workload{}):
 		return out, invalid("the first request must name the workload: namespace and pod, or an address")
-	case w.GetPod() == "" || w.GetNamespace() == "":
+	case out.Pod == "" || out.Namespace == "":
 		return out, invalid("the workload of namespace %q, pod %q and UID %q is incomplete: namespace and pod are needed, or an address",
 			w.GetNamespace(), w.GetPod(), w.GetPodUid())
 	}

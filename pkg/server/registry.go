@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -24,13 +26,12 @@ type targetRegistry struct {
 // Register implements nspv1.TargetRegistryServer.
 func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
 	target := t.target(req)
-	err := t.server.cfg.mayRegister(auth.From(ctx), target)
-	if err == nil {
-		err = t.server.identify(ctx)
-	}
-	if err == nil {
-		err = t.server.cfg.Registry.Register(ctx, target, callerOf(ctx))
-	}
+	err := t.server.registering(ctx, target, func(ctx context.Context) error {
+		if err := t.server.identify(ctx); err != nil {
+			return err
+		}
+		return t.server.cfg.Registry.Register(ctx, target, callerOf(ctx))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("registering: %w", err)
 	}
@@ -40,14 +41,30 @@ func (t *targetRegistry) Register(ctx context.Context, req *nspv1.Target) (*empt
 // Unregister implements nspv1.TargetRegistryServer.
 func (t *targetRegistry) Unregister(ctx context.Context, req *nspv1.Target) (*emptypb.Empty, error) {
 	target := t.target(req)
-	err := t.server.cfg.mayRegister(auth.From(ctx), target)
-	if err == nil {
-		err = t.server.cfg.Registry.Unregister(ctx, target, callerOf(ctx))
-	}
+	err := t.server.registering(ctx, target, func(ctx context.Context) error {
+		return t.server.cfg.Registry.Unregister(ctx, target, callerOf(ctx))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("unregistering: %w", err)
 	}
 	return &emptypb.Empty{}, nil
+}
+
+// registering does what the caller asks for of a target, if it may.
+func (s *Server) registering(ctx context.Context, t registry.Target, do func(context.Context) error) error {
+	if err := s.cfg.mayRegister(auth.From(ctx), t); err != nil {
+		return err
+	}
+	ctx, done, err := s.speaking(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = do(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, auth.ErrDenied) {
+		return cause
+	}
+	return err
 }
 
 // Watch implements nspv1.TargetRegistryServer. Addresses and context of the filter are ignored, as in Meridio 1.x.
@@ -62,6 +79,7 @@ func (t *targetRegistry) Watch(req *nspv1.Target, ss grpc.ServerStreamingServer[
 	if max(len(f.Trench), len(f.Conduit), len(f.Stream)) > maxName {
 		return fmt.Errorf("watching targets: %w", invalid("a name in the filter has more than %d characters: nothing is called that", maxName))
 	}
+	f.Owner = auth.From(ss.Context()).Target.UID // it sees its own
 	if err := t.server.cfg.mayList(auth.From(ss.Context()), f); err != nil {
 		return fmt.Errorf("watching targets: %w", err)
 	}
@@ -141,5 +159,5 @@ func (s *Server) identify(ctx context.Context) error {
 
 func callerOf(ctx context.Context) registry.Caller {
 	c := auth.From(ctx)
-	return registry.Caller{Peer: c.Addr, PodUID: c.Pod.UID}
+	return registry.Caller{Peer: c.Addr, PodUID: cmp.Or(c.Pod.UID, c.Target.UID), Sole: c.Target.UID != ""}
 }

@@ -28,16 +28,25 @@ func (r *reservation) Reserve(ctx context.Context, req *targetpoolv1.ReserveRequ
 		Type: registry.Default, Status: registry.Disabled, Stream: streamKey(req.GetStream(), r.server.cfg.Namespace),
 		IPs: req.GetIps(), Context: req.GetContext(),
 	}
-	if err := r.server.cfg.mayRegister(auth.From(ctx), t); err != nil {
+	var id uint32
+	err := r.server.registering(ctx, t, func(ctx context.Context) (err error) {
+		id, err = r.reserve(ctx, t, req.GetWait())
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("reserving an identifier: %w", err)
 	}
+	return &targetpoolv1.ReserveResponse{Identifier: id}, nil
+}
+
+func (r *reservation) reserve(ctx context.Context, t registry.Target, wait bool) (uint32, error) {
 	if err := r.server.identify(ctx); err != nil {
-		return nil, fmt.Errorf("reserving an identifier: %w", err)
+		return 0, err
 	}
-	if req.GetWait() { // like a watch
+	if wait { // like a watch
 		done, err := r.server.beginWatch(auth.From(ctx))
 		if err != nil {
-			return nil, fmt.Errorf("reserving an identifier: %w", err)
+			return 0, err
 		}
 		defer done()
 	}
@@ -50,12 +59,9 @@ func (r *reservation) Reserve(ctx context.Context, req *targetpoolv1.ReserveRequ
 		case <-ctx.Done():
 		}
 	}()
-	id, err := r.server.cfg.Reservations.Reserve(ctx, t, callerOf(ctx), req.GetWait())
+	id, err := r.server.cfg.Reservations.Reserve(ctx, t, callerOf(ctx), wait)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStopping) {
 		err = cause
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reserving an identifier: %w", err)
-	}
-	return &targetpoolv1.ReserveResponse{Identifier: id}, nil
+	return id, err
 }

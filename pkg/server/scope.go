@@ -43,6 +43,14 @@ func (cfg *Config) permit(a auth.ServiceAccount, k stream.Key) error {
 	return auth.Deny(auth.NoGrant, "%s is of another namespace and nothing grants it %s", a, k)
 }
 
+// permitTarget says whether an ExternalTarget may have to do with a stream.
+func (cfg *Config) permitTarget(t auth.Target, k stream.Key) error {
+	if cfg.PermittedTarget != nil {
+		return cfg.PermittedTarget(t, k)
+	}
+	return auth.Deny(auth.NoGrant, "nothing grants ExternalTarget %s stream %s", t, k)
+}
+
 // mayFeed says whether a caller may watch a conduit as its load balancer does.
 func (cfg *Config) mayFeed(c auth.Caller, conduit stream.Conduit) error {
 	if !c.Accountable() || c.TrenchProcess {
@@ -56,7 +64,7 @@ func (cfg *Config) mayFeed(c auth.Caller, conduit stream.Conduit) error {
 			return nil
 		}
 	}
-	return auth.Deny(auth.NoRole, "%s is no load balancer of conduit %s; see --load-balancer-accounts", c.Account, conduit)
+	return auth.Deny(auth.NoRole, "%s is no load balancer of conduit %s; see --load-balancer-accounts", who(c), conduit)
 }
 
 // mayList says whether a caller may see the registrations that a filter selects.
@@ -64,7 +72,19 @@ func (cfg *Config) mayList(c auth.Caller, f engine.Filter) error {
 	if !c.Accountable() {
 		return nil
 	}
-	return cfg.permit(c.Account, stream.Key{Namespace: cfg.Namespace, Trench: f.Trench, Conduit: f.Conduit, Name: f.Stream})
+	k := stream.Key{Namespace: cfg.Namespace, Trench: f.Trench, Conduit: f.Conduit, Name: f.Stream}
+	if c.Target.UID != "" {
+		return cfg.permitTarget(c.Target, k)
+	}
+	return cfg.permit(c.Account, k)
+}
+
+// who is what an accountable caller is called.
+func who(c auth.Caller) string {
+	if c.Target.UID != "" {
+		return "ExternalTarget " + c.Target.String()
+	}
+	return c.Account.String()
 }
 
 // mayRegister says whether a caller may register or unregister the target. Whose the target is, the registry knows.
@@ -74,6 +94,8 @@ func (cfg *Config) mayRegister(c auth.Caller, t registry.Target) error {
 		return nil
 	case c.Accountable() && t.Type == registry.Frontend:
 		return cfg.mayFeed(c, stream.Conduit{Namespace: cfg.Namespace, Trench: t.Stream.Trench, Name: t.Stream.Conduit})
+	case c.Target.UID != "":
+		return cfg.permitTarget(c.Target, t.Stream)
 	case c.Mode == auth.ByToken && c.Pod == auth.Pod{}:
 		return auth.Deny(auth.OtherPod, "the token of %s is not bound to a pod: use a projected one", c.Account)
 	case c.Accountable():
@@ -115,6 +137,9 @@ func mayRelay(c auth.Caller, trench string) error {
 // speaksFor says whether a caller may have what is the workload's, and what that is called: whoever proves a pod means that one
 // also where it names an address. Where later is set, the pod's addresses decide once they are known.
 func speaksFor(c auth.Caller, w engine.Workload) (named engine.Workload, later bool, err error) {
+	if c.Target.UID != "" || w.External {
+		return speaksForTarget(c, w)
+	}
 	proven := engine.Workload{Namespace: c.Pod.Namespace, Pod: c.Pod.Name, PodUID: c.Pod.UID}
 	switch {
 	case w.Addr.IsValid() && proven != engine.Workload{}:
@@ -127,4 +152,18 @@ func speaksFor(c auth.Caller, w engine.Workload) (named engine.Workload, later b
 		w = proven
 	}
 	return w, later, err
+}
+
+// speaksForTarget is speaksFor where the caller or the workload is an ExternalTarget.
+func speaksForTarget(c auth.Caller, w engine.Workload) (named engine.Workload, later bool, err error) {
+	switch {
+	case c.Mode == auth.None:
+		return w, false, nil
+	case c.Target.UID == "":
+		return w, false, auth.Deny(auth.OtherTarget, "the caller does not prove to be ExternalTarget %s: that takes a client certificate "+
+			"with its spec.identity, and --authorisation=mtls", w)
+	case !w.External || w.Namespace != c.Target.Namespace || w.Pod != c.Target.Name:
+		return w, false, auth.Deny(auth.OtherTarget, "the certificate is that of ExternalTarget %s, the call is for %s", c.Target, w)
+	}
+	return engine.Workload{Namespace: c.Target.Namespace, Pod: c.Target.Name, PodUID: c.Target.UID, External: true}, false, nil
 }

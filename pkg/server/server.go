@@ -79,6 +79,10 @@ type Config struct {
 	// Permitted says whether an account of another namespace may have to do with a stream, or, where the key names no more than
 	// the namespace, with any of this NSP; the error is auth.Deny(auth.NoGrant, ...). nil permits nothing.
 	Permitted func(auth.ServiceAccount, stream.Key) error
+	// ExternalTargets know whose identity is that of an ExternalTarget; nil knows none. PermittedTarget says of one of them what
+	// Permitted says of an account.
+	ExternalTargets *auth.Targets
+	PermittedTarget func(auth.Target, stream.Key) error
 	// LegacyRegistration says who may register under auth.Legacy; empty is LegacyAllow.
 	LegacyRegistration LegacyRegistration
 	// LegacyRegistered is called when somebody who proves no pod was let through, for metrics; optional.
@@ -122,6 +126,7 @@ type Server struct {
 	watches     counted[watchingAs]
 	connections counted[netip.Addr]
 	proofs      proofs
+	sessions    auth.Sessions
 	// loud keeps a crowd of refused callers from filling the log, mistaken one whose calls make no sense.
 	loud, mistaken rate.Sometimes
 }
@@ -254,7 +259,11 @@ func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.C
 	ctx := auth.With(ss.Context(), c)
 	if !c.Expires.IsZero() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, c.Expires, errTokenEnded)
+		ended := errTokenEnded
+		if c.Target.UID != "" {
+			ended = errCertificateEnded
+		}
+		ctx, cancel = context.WithDeadlineCause(ctx, c.Expires, ended)
 		defer cancel()
 	}
 	if c.Pod.UID != "" {
@@ -263,10 +272,16 @@ func (s *Server) watching(srv any, ss grpc.ServerStream, method string, c auth.C
 		defer end(nil)
 		defer s.proofs.hold(ss.Context(), c, end)()
 	}
+	if c.Target.UID != "" {
+		var end context.CancelCauseFunc
+		ctx, end = context.WithCancelCause(ctx)
+		defer end(nil)
+		defer s.cfg.ExternalTargets.Hold(c.Identity, c.Target, end)()
+	}
 	call := &callStream{ServerStream: ss, ctx: ctx, method: method, observer: s.cfg.Observer, stopping: s.stopping}
 	defer s.slow.watch(call)()
 	err = next(srv, call)
-	if cause := context.Cause(ctx); errors.Is(cause, auth.ErrUnproven) {
+	if cause := context.Cause(ctx); errors.Is(cause, auth.ErrUnproven) || errors.Is(cause, auth.ErrDenied) {
 		return cause
 	}
 	return err
@@ -308,6 +323,9 @@ func (s *Server) end(ctx context.Context, method string, c auth.Caller, start ti
 	}
 	if c.Account != (auth.ServiceAccount{}) {
 		attrs = append(attrs, "account", c.Account.String(), "pod", c.Pod.Name)
+	}
+	if c.Target.UID != "" {
+		attrs = append(attrs, "externaltarget", c.Target.String())
 	}
 	log := func() { s.cfg.Log.Log(ctx, levelOf(code), "call failed", attrs...) }
 	switch why := reasonOf(err); {

@@ -486,7 +486,7 @@ func (x *Component) GetService() string {
 	return ""
 }
 
-// Workload is one target, named by its pod or by an address of the pod's primary network.
+// Workload is one target, named by its pod, by an address of the pod's primary network, or as an ExternalTarget.
 type Workload struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -494,9 +494,12 @@ type Workload struct {
 	// Optional beside pod; with it the watch ends its meaning with that very pod, not with one that replaces it under the same name.
 	PodUid string `protobuf:"bytes,3,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
 	// Instead of a pod.
-	Address       string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// Instead of a pod, an ExternalTarget of the namespace. It can be watched for only by a caller whose certificate proves its
+	// spec.identity.
+	ExternalTarget string `protobuf:"bytes,5,opt,name=external_target,json=externalTarget,proto3" json:"external_target,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Workload) Reset() {
@@ -553,6 +556,13 @@ func (x *Workload) GetPodUid() string {
 func (x *Workload) GetAddress() string {
 	if x != nil {
 		return x.Address
+	}
+	return ""
+}
+
+func (x *Workload) GetExternalTarget() string {
+	if x != nil {
+		return x.ExternalTarget
 	}
 	return ""
 }
@@ -2548,12 +2558,13 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\tComponent\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x18\n" +
-	"\aservice\x18\x03 \x01(\tR\aservice\"m\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"\x96\x01\n" +
 	"\bWorkload\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x17\n" +
 	"\apod_uid\x18\x03 \x01(\tR\x06podUid\x12\x18\n" +
-	"\aaddress\x18\x04 \x01(\tR\aaddress\"k\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12'\n" +
+	"\x0fexternal_target\x18\x05 \x01(\tR\x0eexternalTarget\"k\n" +
 	"\fStreamOwners\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12,\n" +
 	"\x06owners\x18\x02 \x03(\x0e2\x14.targetpool.v1.OwnerR\x06owners\"\xa9\x01\n" +

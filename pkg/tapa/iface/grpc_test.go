@@ -24,6 +24,8 @@ type server struct {
 	mu      sync.Mutex
 	targets []*nspv1.Target
 	filter  *nspv1.Target
+	// refusal is the answer to every Register, if it is set.
+	refusal error
 	// end ends WatchStream.
 	end chan struct{}
 }
@@ -31,6 +33,9 @@ type server struct {
 func (s *server) Register(_ context.Context, t *nspv1.Target) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return nil, s.refusal
+	}
 	s.targets = append(s.targets, t)
 	return &emptypb.Empty{}, nil
 }
@@ -116,6 +121,25 @@ func TestRegistry(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), err)
 	require.NotSame(t, before, n.conn)
 	require.ErrorContains(t, err, address)
+}
+
+// A certificate that does not count any more is on a connection that would last for ever; one that may not do something is good.
+func TestRegistryConnectsWithTheNextCertificate(t *testing.T) {
+	s, address, _ := serve(t)
+	cfg := config(t)
+	cfg.Server, cfg.Credentials = address, insecure.NewCredentials()
+	n, err := newNSP(cfg)
+	require.NoError(t, err)
+	defer n.close()
+	for code, kept := range map[codes.Code]bool{codes.Unauthenticated: false, codes.PermissionDenied: true} {
+		before, err := n.dialled()
+		require.NoError(t, err)
+		s.mu.Lock()
+		s.refusal = status.Error(code, "no")
+		s.mu.Unlock()
+		require.Equal(t, code, status.Code(n.enable(t.Context(), one, self, 1)))
+		require.Equal(t, kept, before == n.conn, code)
+	}
 }
 
 // Settings are told when all is known; a VIP that cannot be read spoils only itself. The watch ends with either of its parts. // P3

@@ -69,13 +69,14 @@ func (n *nsp) close() {
 }
 
 // call makes a call. A connection that did not serve it is given up, with its resolver: gRPC's looks up a name again only after 30 s.
+// So is one whose certificate does not count any more: the next one shows that which is there by then.
 func (n *nsp) call(what string, k stream.Key, do func(nspv1.TargetRegistryClient) error) error {
 	conn, err := n.dialled()
 	if err != nil {
 		return err
 	}
 	err = do(nspv1.NewTargetRegistryClient(conn))
-	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Unauthenticated {
 		n.giveUp(conn)
 	}
 	if err != nil {

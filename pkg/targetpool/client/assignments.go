@@ -51,14 +51,14 @@ func (c *Client) WatchAssignments(config AssignmentsConfig) (*Assignments, error
 	switch {
 	case config.Handler == nil:
 		return nil, errors.New("assignments: the handler is missing")
-	case config.Workload.GetPod() == "" && config.Workload.GetAddress() == "":
-		return nil, errors.New("assignments: the workload has neither pod nor address")
+	case config.Workload.GetPod() == "" && config.Workload.GetAddress() == "" && config.Workload.GetExternalTarget() == "":
+		return nil, errors.New("assignments: the workload has neither pod nor address, and is no ExternalTarget")
 	}
 	a := &Assignments{workload: config.Workload, handler: config.Handler, reported: make(chan struct{}, 1)}
 	a.line = &line{
 		client: c,
 		log: c.config.Log.With("watch", "assignments", "namespace", config.Workload.GetNamespace(),
-			"workload", cmp.Or(config.Workload.GetPod(), config.Workload.GetAddress())),
+			"workload", cmp.Or(config.Workload.GetPod(), config.Workload.GetExternalTarget(), config.Workload.GetAddress())),
 		attempt: a.receive,
 	}
 	return a, nil

@@ -1,0 +1,33 @@
+package nsp
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/stream"
+)
+
+// identitiesDocument keeps the identities of ExternalTargets for the next start.
+const identitiesDocument = "external-target-identities"
+
+// openIdentities makes what knows the identities of ExternalTargets, of these namespaces to begin with.
+func (n *namespace) openIdentities(namespaces []string) {
+	n.identities = auth.NewTargets(n.log, func(data []byte) { n.registry.SaveDocument(identitiesDocument, data) })
+	if stored := n.saved.Documents[identitiesDocument]; len(stored) > 0 {
+		if err := n.identities.Restore(stored, namespaces); err != nil {
+			n.log.Warn("who ExternalTargets are is learned anew from the cluster", "error", err)
+		}
+	}
+	n.metrics.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "nsp_external_target_shared_identities",
+		Help: "Identities that several ExternalTargets claim, so that they prove none of them.",
+	}, func() float64 { return float64(n.identities.Shared()) }))
+}
+
+// permittedTarget is server.Config.PermittedTarget.
+func (n *namespace) permittedTarget(t auth.Target, k stream.Key) error {
+	if n.engine.PermittedTarget(t.Namespace, t.Name, k) {
+		return nil
+	}
+	return auth.Deny(auth.NoGrant, "no TargetGrant lets ExternalTarget %s join %s: it takes one whose externalTargets name it", t, k)
+}
