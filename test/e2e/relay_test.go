@@ -127,17 +127,23 @@ func TestTrenchRelays(t *testing.T) {
 	s.has()
 }
 
-// identity is a workload API that names its callers by one ServiceAccount.
+// identity is a workload API that names its callers by one path.
 type identity struct {
 	*testing.T
-	account string // as namespace/sa/name
-	agent   *spiffe.Agent
-	source  *auth.SPIFFE
+	path   string
+	agent  *spiffe.Agent
+	source *auth.SPIFFE
 }
 
+// newIdentity is that of a ServiceAccount.
 func newIdentity(t *testing.T, ca *spiffe.Authority, namespace, account string) *identity {
 	t.Helper()
-	w := &identity{T: t, account: namespace + "/sa/" + account, agent: spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))}
+	return newIdentityOf(t, ca, "/ns/"+namespace+"/sa/"+account)
+}
+
+func newIdentityOf(t *testing.T, ca *spiffe.Authority, path string) *identity {
+	t.Helper()
+	w := &identity{T: t, path: path, agent: spiffe.NewAgent(filepath.Join(t.TempDir(), "agent.sock"))}
 	require.NoError(t, w.agent.Start(t.Context()))
 	t.Cleanup(func() { _ = w.agent.Stop() })
 	w.issue(ca)
@@ -151,7 +157,7 @@ func newIdentity(t *testing.T, ca *spiffe.Authority, namespace, account string) 
 // issue gives it an SVID of this authority, and has it trust nobody else.
 func (w *identity) issue(ca *spiffe.Authority) {
 	w.Helper()
-	id, err := ca.SVID("/ns/"+w.account, time.Hour)
+	id, err := ca.SVID(w.path, time.Hour)
 	require.NoError(w, err)
 	require.NoError(w, w.agent.Issue(id, ca.Bundle()))
 }

@@ -38,11 +38,19 @@ func (s *relayScene) interfaceTarget(name string, number int) *target {
 	})
 	require.NoError(s, err)
 	t := &target{relayScene: s, name: name, number: number}
+	t.runInterface(play.SidecarConfig{Pod: name, PodUID: string(pod.UID)})
+	return t
+}
+
+// runInterface gives the target an interface net1 and the real sidecar.
+func (t *target) runInterface(cfg play.SidecarConfig) {
+	t.Helper()
+	s := t.relayScene
 	t.netns = t.wire()
-	t.ip("-n %s addr del %s dev eth0", t.netns, secondary(number)[0])
+	t.ip("-n %s addr del %s dev eth0", t.netns, secondary(t.number)[0])
 	t.ip("-n %s link add net1 type veth peer name net2", t.netns)
-	t.ip("-n %s addr add %s dev net1", t.netns, secondary(number)[0])
-	t.ip("-n %s addr add fd00:16::%d/64 dev net1 nodad", t.netns, number)
+	t.ip("-n %s addr add %s dev net1", t.netns, secondary(t.number)[0])
+	t.ip("-n %s addr add fd00:16::%d/64 dev net1 nodad", t.netns, t.number)
 	t.ip("-n %s link set net2 up", t.netns)
 	t.ip("-n %s link set net1 up", t.netns)
 	dir, err := os.MkdirTemp("", "tapa")
@@ -53,21 +61,18 @@ func (s *relayScene) interfaceTarget(name string, number int) *target {
 		require.NoError(s, err)
 		return nspName + ":" + port
 	}
-	t.sidecar, err = play.StartSidecar(s.Context(), play.SidecarConfig{
-		Namespace: s.namespace, Pod: name, PodUID: string(pod.UID), NSP: at(s.nsp.Address()), Dir: dir, Netns: t.netns,
-		Wrapper: []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"},
-		Args: []string{
-			"--connector=interface", "--interface=net1", "--gateway=172.16.0.254,fd00:16::fe", "--trench-server=" + at(s.trench.Address()),
-			"--entry-timeout=" + lease.String(),
-		},
-	})
+	cfg.Namespace, cfg.NSP, cfg.Dir, cfg.Netns = s.namespace, at(s.nsp.Address()), dir, t.netns
+	cfg.Wrapper = []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"}
+	cfg.Args = append(cfg.Args,
+		"--connector=interface", "--interface=net1", "--gateway=172.16.0.254,fd00:16::fe", "--trench-server="+at(s.trench.Address()),
+		"--entry-timeout="+lease.String())
+	t.sidecar, err = play.StartSidecar(s.Context(), cfg)
 	require.NoError(s, err)
 	s.Cleanup(t.sidecar.Kill)
 	conn, err := t.sidecar.Dial(t.sidecar.TapSocket())
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = conn.Close() })
 	t.app = ambassadorv1.NewTapClient(conn)
-	return t
 }
 
 // bears are the VIPs, rules and routes that the pod has for its streams.

@@ -18,6 +18,8 @@ import (
 // SidecarConfig says how to run the tapa program.
 type SidecarConfig struct {
 	Namespace, Pod, PodUID string
+	// ExternalTarget, instead of the pod, is the machine that it runs on, by its name.
+	ExternalTarget string
 	// NSP is the address of the namespace process.
 	NSP string
 	// Dir has sockets, state and log; it outlives restarts. Its path must be short.
@@ -56,12 +58,15 @@ func (s *Sidecar) Start() error {
 		return fmt.Errorf("opening the log of the sidecar: %w", err)
 	}
 	defer log.Close()
-	path, args := s.binary, append([]string{
-		"--pod-name=" + s.cfg.Pod, "--pod-namespace=" + s.cfg.Namespace, "--pod-uid=" + s.cfg.PodUID,
-		"--server=" + s.cfg.NSP, "--tap-socket=" + s.TapSocket(), "--ambassador-socket=" + s.AmbassadorSocket(),
-		"--state-file=" + s.file("state.json"), "--health-socket=" + s.file("health.sock"), "--admin-socket=" + s.file("admin.sock"),
+	who := []string{"--pod-name=" + s.cfg.Pod, "--pod-namespace=" + s.cfg.Namespace, "--pod-uid=" + s.cfg.PodUID}
+	if s.cfg.ExternalTarget != "" {
+		who = []string{"--external-target=" + s.cfg.Namespace + "/" + s.cfg.ExternalTarget}
+	}
+	path, args := s.binary, append(append(who,
+		"--server="+s.cfg.NSP, "--tap-socket="+s.TapSocket(), "--ambassador-socket="+s.AmbassadorSocket(),
+		"--state-file="+s.file("state.json"), "--health-socket="+s.file("health.sock"), "--admin-socket="+s.file("admin.sock"),
 		"--log-level=debug",
-	}, s.cfg.Args...)
+	), s.cfg.Args...)
 	if w := s.cfg.Wrapper; len(w) > 0 {
 		path, args = w[0], slices.Concat(w[1:], []string{path}, args)
 	}
