@@ -12,13 +12,17 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/nordix/meridio-nsp/api/v1alpha1"
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/explain"
+	"github.com/nordix/meridio-nsp/pkg/external/controller"
 	"github.com/nordix/meridio-nsp/pkg/kube"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -104,13 +108,39 @@ func (s *apiServer) facts(ctx context.Context, namespace string, f *explain.Clus
 	for i := range endpoints.Items {
 		f.Slices = append(f.Slices, sliceFacts(&endpoints.Items[i]))
 	}
+	s.custom(ctx, namespace, f)
 	s.trenches(ctx, f)
 	return nil
 }
 
+// custom reads our own objects. A kind that the cluster does not have has none; one that may not be read is told as such.
+func (s *apiServer) custom(ctx context.Context, namespace string, f *explain.ClusterFacts) {
+	f.ExternalsErr = s.each(ctx, namespace, "externaltargets", func(o *unstructured.Unstructured) {
+		f.Externals = append(f.Externals, externalFacts(o))
+	})
+	f.MadeErr = s.each(ctx, namespace, "targetpools", func(o *unstructured.Unstructured) {
+		f.Made = append(f.Made, targetPoolFacts(o))
+	})
+}
+
+// each calls f for the objects of a kind of ours, and returns why they could not be read.
+func (s *apiServer) each(ctx context.Context, namespace, resource string, f func(*unstructured.Unstructured)) (fault string) {
+	list, err := s.dynamic.Resource(v1alpha1.Resource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return ""
+	case err != nil:
+		return fmt.Sprintf("reading %s: %v", resource, err)
+	}
+	for i := range list.Items {
+		f(&list.Items[i])
+	}
+	return ""
+}
+
 func (s *apiServer) trenches(ctx context.Context, f *explain.ClusterFacts) {
 	f.Trenches = make(map[explain.TrenchName]explain.TrenchFacts)
-	f.Grants = make(map[string]*pool.Grants)
+	f.Grants, f.GrantsErr = make(map[string]*pool.Grants), make(map[string]string)
 	for _, svc := range f.Services {
 		name := explain.TrenchName{Namespace: svc.Namespace, Name: svc.Labels[pool.LabelTrench]}
 		if other := svc.Labels[pool.LabelNamespace]; other != "" {
@@ -125,8 +155,8 @@ func (s *apiServer) trenches(ctx context.Context, f *explain.ClusterFacts) {
 		if _, done := f.Grants[name.Namespace]; !done {
 			grants, err := kube.ReadGrants(ctx, s.dynamic, name.Namespace)
 			f.Grants[name.Namespace] = grants
-			if err != nil && name.Namespace != svc.Namespace {
-				f.GrantsErr = err.Error()
+			if err != nil {
+				f.GrantsErr[name.Namespace] = err.Error()
 			}
 		}
 	}
@@ -168,7 +198,52 @@ func podFacts(p *corev1.Pod) explain.PodFacts {
 }
 
 func serviceFacts(s *corev1.Service) explain.ServiceFacts {
-	return explain.ServiceFacts{Service: kube.ServiceOf(s), Selector: s.Spec.Selector}
+	f := explain.ServiceFacts{Service: kube.ServiceOf(s), Selector: s.Spec.Selector, MadeFor: s.Annotations[controller.AnnotationMadeFor]}
+	if owner := metav1.GetControllerOf(s); owner != nil {
+		f.Owner, f.OwnerUID = owner.Kind+"/"+owner.Name, string(owner.UID)
+	}
+	return f
+}
+
+func externalFacts(o *unstructured.Unstructured) explain.ExternalFacts {
+	var typed v1alpha1.ExternalTarget
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed) // what is not understood says nothing
+	f := explain.ExternalFacts{Target: kube.TargetOf(o), Labels: o.GetLabels(), Conditions: conditionFacts(typed.Status.Conditions, o.GetGeneration())}
+	switch s := typed.Spec.Source; {
+	case s.Addresses != nil:
+		f.Source = "addresses"
+	case s.DNS != nil:
+		f.Source = "dns " + s.DNS.Name
+	case s.Kubernetes != nil:
+		f.Source = "kubernetes"
+	case s.Provider != nil:
+		f.Source = "provider " + s.Provider.Name
+	}
+	for _, a := range typed.Status.Addresses {
+		if a.Ready {
+			f.Ready++
+		}
+	}
+	return f
+}
+
+func targetPoolFacts(o *unstructured.Unstructured) explain.TargetPoolFacts {
+	var typed v1alpha1.TargetPool
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed) // as above
+	return explain.TargetPoolFacts{
+		Ref: pool.Ref{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID()), Service: typed.Status.Service,
+		Conditions: conditionFacts(typed.Status.Conditions, o.GetGeneration()),
+	}
+}
+
+func conditionFacts(all []metav1.Condition, generation int64) explain.Conditions {
+	facts := make(explain.Conditions, len(all))
+	for _, c := range all {
+		facts[c.Type] = explain.Condition{
+			Status: string(c.Status), Reason: c.Reason, Message: c.Message, Outdated: c.ObservedGeneration < generation,
+		}
+	}
+	return facts
 }
 
 func sliceFacts(s *discoveryv1.EndpointSlice) explain.SliceFacts {
@@ -186,7 +261,27 @@ func bears(text string, a netip.Addr) bool {
 	return err == nil && b.Unmap() == a
 }
 
-// podNames and serviceNames are for the shell; without API server there are none.
+// names are those of our own objects of a kind, podNames and serviceNames of others, for the shell; without API server there are none.
+func (s *apiServer) names(ctx context.Context, namespace, resource string) (names []string) {
+	_ = s.each(ctx, namespace, resource, func(o *unstructured.Unstructured) { names = append(names, o.GetName()) })
+	return names
+}
+
+// namesOf are the names of a kind that can be explained.
+func (s *apiServer) namesOf(ctx context.Context, kind explain.Kind, namespace string) []string {
+	switch kind {
+	case explain.Pod:
+		return s.podNames(ctx, namespace)
+	case explain.Service:
+		return s.serviceNames(ctx, namespace)
+	case explain.ExternalTarget:
+		return s.names(ctx, namespace, "externaltargets")
+	case explain.TargetPool:
+		return s.names(ctx, namespace, "targetpools")
+	}
+	return nil
+}
+
 func (s *apiServer) podNames(ctx context.Context, namespace string) []string {
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

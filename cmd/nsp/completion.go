@@ -90,7 +90,7 @@ func (c *connection) completePods(cmd *cobra.Command, args []string) ([]string, 
 	var names []string
 	for _, p := range resp.GetPools() {
 		for _, m := range p.GetMembers() {
-			if m.GetPod() != "" {
+			if m.GetPod() != "" && !m.GetExternalTarget() {
 				names = append(names, memberName(m))
 			}
 		}
@@ -99,8 +99,8 @@ func (c *connection) completePods(cmd *cobra.Command, args []string) ([]string, 
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeSubjects offers what can be explained: pods and Services from the API server, and from the NSP where that does not answer;
-// targets from the NSP.
+// completeSubjects offers what can be explained: objects from the API server, and from the NSP where that does not answer; targets
+// from the NSP.
 func (c *connection) completeSubjects(
 	cmd *cobra.Command, a *clusterAccess, args []string, word string,
 ) ([]string, cobra.ShellCompDirective) {
@@ -109,7 +109,7 @@ func (c *connection) completeSubjects(
 	}
 	kind, _, ok := strings.Cut(word, "/")
 	if !ok {
-		return []string{"pod/", "service/", "target/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		return []string{"externaltarget/", "pod/", "service/", "target/", "targetpool/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
 	return subjects(kinds[kind], c.subjectNames(cmd, a, kinds[kind])), cobra.ShellCompDirectiveNoFileComp
 }
@@ -131,10 +131,8 @@ func (c *connection) subjectNames(cmd *cobra.Command, a *clusterAccess, kind exp
 		}
 		return names
 	}
-	if api, err := a.open(); err == nil && kind == explain.Pod {
-		names = api.podNames(ctx, namespace)
-	} else if err == nil {
-		names = api.serviceNames(ctx, namespace)
+	if api, err := a.open(); err == nil {
+		names = api.namesOf(ctx, kind, namespace)
 	}
 	if len(names) > 0 {
 		return names
@@ -154,8 +152,9 @@ func namesIn(p *targetpoolv1.PoolInfo, kind explain.Kind, namespace string) (nam
 	if kind == explain.Service && p.GetNamespace() == namespace {
 		return []string{p.GetName()}
 	}
+	wanted := map[explain.Kind]bool{explain.Pod: false, explain.ExternalTarget: true}
 	for _, m := range p.GetMembers() {
-		if kind == explain.Pod && m.GetNamespace() == namespace && m.GetPod() != "" {
+		if external, asked := wanted[kind]; asked && m.GetNamespace() == namespace && m.GetPod() != "" && m.GetExternalTarget() == external {
 			names = append(names, m.GetPod())
 		}
 	}

@@ -56,7 +56,7 @@ func namespaceOfTarget(s explain.Subject, targets []explain.TargetFacts) string 
 }
 
 func describe(d *targetpoolv1.DescribeResponse, f *explain.ProcessFacts) {
-	f.Namespace, f.Authorisation = d.GetNamespace(), d.GetAuthorisation()
+	f.Namespace, f.Cluster, f.Authorisation = d.GetNamespace(), d.GetCluster(), d.GetAuthorisation()
 	f.Answering, f.Rebuilding, f.Stale = d.GetAnswering(), d.GetRebuilding(), d.GetStale()
 	f.Namespaces = make(map[string]explain.NamespaceFacts)
 	for _, n := range d.GetNamespaces() {
@@ -81,9 +81,15 @@ func describe(d *targetpoolv1.DescribeResponse, f *explain.ProcessFacts) {
 			Peer: r.GetPeer(), Since: r.GetSince().AsTime(), Revision: r.GetRevision(),
 		})
 	}
+	for _, w := range d.GetWaiting() {
+		f.Waiting = append(f.Waiting, explain.Waiting{
+			Stream: keyOf(w.GetStream()), Addresses: w.GetIps(), Pod: w.GetPod(), PodUID: w.GetPodUid(), Preferred: w.GetPreferred(),
+		})
+	}
 	for _, s := range d.GetSidecars() {
 		f.Sidecars = append(f.Sidecars, explain.Sidecar{
-			Pod: s.GetWorkload().GetPod(), PodUID: s.GetWorkload().GetPodUid(), Address: s.GetWorkload().GetAddress(), Peer: s.GetPeer(),
+			Pod: s.GetWorkload().GetPod(), PodUID: s.GetWorkload().GetPodUid(), Address: s.GetWorkload().GetAddress(),
+			External: s.GetWorkload().GetExternalTarget(), Peer: s.GetPeer(),
 			Since: s.GetSince().AsTime(), Proven: s.GetProven(), Told: s.GetTold(), Streams: keysOf(s.GetStreams()),
 			Addresses: s.GetAddresses(), Owners: s.GetOwners(), Application: keysOf(s.GetApplication()),
 		})
@@ -120,7 +126,7 @@ func poolFacts(p *targetpoolv1.PoolInfo) explain.PoolFacts {
 	}
 	for _, m := range p.GetMembers() {
 		f.Members = append(f.Members, explain.MemberFacts{
-			Namespace: m.GetNamespace(), Pod: m.GetPod(), UID: m.GetUid(), Addresses: m.GetAddresses(), Condition: m.GetCondition(),
+			Namespace: m.GetNamespace(), Pod: m.GetPod(), UID: m.GetUid(), External: m.GetExternalTarget(), Addresses: m.GetAddresses(), Condition: m.GetCondition(),
 			State: m.GetState(), Assigned: m.GetAssigned(), Withheld: m.GetWithheld(), Watched: m.GetWatched(),
 		})
 	}

@@ -58,6 +58,7 @@ func TestExplanationOutput(t *testing.T) {
 func TestParseSubject(t *testing.T) {
 	for line, want := range map[string]string{
 		"pod/web-0": "pod/web-0", "po/web-0": "pod/web-0", "svc web": "service/web", "services/web": "service/web",
+		"et vm-1": "externaltarget/vm-1", "extt/vm-1": "externaltarget/vm-1", "tpool/a": "targetpool/a", "targetpools a": "targetpool/a",
 		"target/172.16.0.1/24": "target/172.16.0.1", "target/::ffff:10.0.0.1": "target/10.0.0.1", "target/fd00::1": "target/fd00::1",
 	} {
 		s, err := parseSubject(strings.Fields(line))

@@ -111,5 +111,8 @@ func memberName(m *targetpoolv1.MemberInfo) string {
 	if m.GetPod() == "" {
 		return m.GetNamespace() + " (no pod)"
 	}
+	if m.GetExternalTarget() {
+		return m.GetNamespace() + "/" + m.GetPod() + " (ExternalTarget)"
+	}
 	return m.GetNamespace() + "/" + m.GetPod()
 }

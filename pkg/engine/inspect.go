@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -60,6 +61,17 @@ type Overview struct {
 	Answering, Rebuilding, Stale bool
 	Trenches                     []TrenchDetail
 	Conduits                     []ConduitDetail
+	Waiting                      []WaitingDetail
+}
+
+// WaitingDetail is somebody who waits to be given an identifier.
+type WaitingDetail struct {
+	Stream stream.Key
+	IPs    []string
+	// Pod is namespace/name of the pod, PodUID its UID; empty where it is not known.
+	Pod, PodUID string
+	// Preferred is whether it comes before those that are not.
+	Preferred bool
 }
 
 // TrenchDetail is a trench whose configuration is wanted or known.
@@ -103,5 +115,18 @@ func (s *state) overview(out *outputs) Overview {
 		})
 	}
 	slices.SortFunc(o.Conduits, func(a, b ConduitDetail) int { return stream.CompareConduits(a.Conduit, b.Conduit) })
+	o.Waiting = s.waitingDetails()
 	return o
+}
+
+func (s *state) waitingDetails() (all []WaitingDetail) {
+	for _, r := range s.waiters {
+		all = append(all, WaitingDetail{
+			Stream: r.entry.Stream, IPs: r.entry.IPs, Pod: r.memory.PodName, PodUID: r.memory.PodUID, Preferred: r.preferred != nil && *r.preferred,
+		})
+	}
+	slices.SortFunc(all, func(a, b WaitingDetail) int {
+		return cmp.Or(stream.Compare(a.Stream, b.Stream), slices.Compare(a.IPs, b.IPs))
+	})
+	return all
 }

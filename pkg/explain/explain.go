@@ -38,7 +38,9 @@ type Path struct {
 	Service string `json:"service,omitempty"`
 	Stream  string `json:"stream,omitempty"`
 	Pod     string `json:"pod,omitempty"`
-	Steps   []Step `json:"steps"`
+	// ExternalTarget is instead of Pod.
+	ExternalTarget string `json:"externalTarget,omitempty"`
+	Steps          []Step `json:"steps"`
 }
 
 // Count is how many members of a Service passed a step, and who did not.
@@ -87,6 +89,10 @@ func Explain(s Subject, f Facts) *Explanation {
 		x.service(s, e)
 	case Target:
 		e.Paths = x.target(s)
+	case ExternalTarget:
+		e.Paths = x.externalTarget(s)
+	case TargetPool:
+		x.targetPool(s, e)
 	}
 	e.conclude()
 	return e

@@ -33,7 +33,7 @@ func (x *explainer) table(nsp string) *pool.Table {
 	if t, ok := x.tables[nsp]; ok {
 		return t
 	}
-	t := pool.New(pool.Config{Namespace: nsp, Grants: x.f.Cluster.Grants[nsp]})
+	t := pool.New(pool.Config{Namespace: nsp, Cluster: x.f.Process.Cluster, Grants: x.f.Cluster.Grants[nsp]})
 	for _, s := range x.f.Cluster.Services {
 		t.SetService(s.Service)
 	}
@@ -41,6 +41,9 @@ func (x *explainer) table(nsp string) *pool.Table {
 		if s.Marked {
 			t.SetSlice(s.Slice)
 		}
+	}
+	for _, e := range x.f.Cluster.Externals {
+		t.SetTarget(e.Target)
 	}
 	for _, p := range x.f.Cluster.Pods {
 		t.SetAccount(pool.MemberKey{Namespace: p.Namespace, UID: p.UID}, p.Account)
@@ -64,7 +67,9 @@ type path struct {
 	// process is nil where it did not answer, or is of another namespace.
 	process *ProcessFacts
 
+	// pod is who is followed; external is set where that is an ExternalTarget.
 	pod        *PodFacts
+	external   *ExternalFacts
 	wantMember *pool.PoolMember
 	haveMember *MemberFacts
 	target     *TargetFacts
@@ -112,7 +117,7 @@ func (p *path) follow(pod *PodFacts) {
 	}
 	if p.have != nil {
 		for i, m := range p.have.Members {
-			if m.Pod == pod.Name && (pod.UID == "" || m.UID == pod.UID) {
+			if m.Pod == pod.Name && m.External == (p.external != nil) && (pod.UID == "" || m.UID == pod.UID) {
 				p.haveMember = &p.have.Members[i]
 			}
 		}
@@ -154,11 +159,31 @@ func (p *path) done(steps []Step) Path {
 	if p.key != (stream.Key{}) {
 		out.Stream = p.key.String()
 	}
-	if p.pod != nil {
+	switch {
+	case p.external != nil:
+		out.ExternalTarget = p.external.Ref.String()
+		out.Title = "ExternalTarget " + out.ExternalTarget + ", " + out.Title
+	case p.pod != nil:
 		out.Pod = p.pod.Namespace + "/" + p.pod.Name
 		out.Title = "pod " + out.Pod + ", " + out.Title
 	}
 	return out
+}
+
+// noun is for sentences about who is followed.
+func (p *path) noun() string {
+	if p.external != nil {
+		return "ExternalTarget " + p.pod.Name
+	}
+	return "pod " + p.pod.Name
+}
+
+// log is where to look for what the sidecar of who is followed says.
+func (p *path) log() string {
+	if p.external != nil {
+		return "the log of its sidecar"
+	}
+	return fmt.Sprintf("kubectl logs -n %s %s -c tapa", p.pod.Namespace, p.pod.Name)
 }
 
 // pod explains a pod: one way for each Service that selects it.
@@ -167,10 +192,10 @@ func (x *explainer) pod(s Subject) []Path {
 	if first.Status == Fail {
 		return []Path{{Title: "pod " + s.Namespace + "/" + s.Name, Pod: s.Namespace + "/" + s.Name, Steps: []Step{first}}}
 	}
-	services := x.servicesOf(pod)
+	services := x.servicesOf(pod, "Pod")
 	if len(services) == 0 {
 		return []Path{{
-			Title: "pod " + s.Namespace + "/" + s.Name, Pod: s.Namespace + "/" + s.Name, Steps: []Step{first, x.notSelected(pod)},
+			Title: "pod " + s.Namespace + "/" + s.Name, Pod: s.Namespace + "/" + s.Name, Steps: []Step{first, x.notSelected(pod, "pod")},
 		}}
 	}
 	var paths []Path
@@ -184,7 +209,7 @@ func (x *explainer) podPath(svc ServiceFacts, pod *PodFacts, first Step) Path {
 	p := x.path(svc)
 	p.follow(pod)
 	steps := []Step{first, pass(StepSelected, titles[StepSelected], "Service %s", svc.Ref)}
-	return p.done(slices.Concat(steps, p.serviceSteps(), p.podSteps()))
+	return p.done(slices.Concat(steps, p.serviceSteps(), p.memberSteps()))
 }
 
 func (x *explainer) findPod(s Subject) (*PodFacts, Step) {
@@ -216,12 +241,13 @@ func orNone(s, none string) string {
 	return s
 }
 
-// servicesOf are the Services that select the pod or whose slices list it. Ordinary ones count only where there are no others.
-func (x *explainer) servicesOf(pod *PodFacts) []ServiceFacts {
+// servicesOf are the Services that select the pod, or object of another kind, or whose slices list it. Ordinary ones count only where
+// there are no others.
+func (x *explainer) servicesOf(pod *PodFacts, kind string) []ServiceFacts {
 	var marked, ordinary []ServiceFacts
 	for _, s := range x.f.Cluster.Services {
 		switch {
-		case s.Namespace != pod.Namespace || !selects(s.Selector, pod.Labels) && !x.lists(s.Ref, pod):
+		case s.Namespace != pod.Namespace || !selects(s.Selector, pod.Labels) && !x.lists(s.Ref, kind, pod.Name):
 		case s.Labels[pool.LabelMarker] == pool.MarkerValue:
 			marked = append(marked, s)
 		case s.Labels[pool.LabelTrench] != "" || s.Labels[pool.LabelConduit] != "" || s.Labels[pool.LabelStream] != "":
@@ -232,7 +258,9 @@ func (x *explainer) servicesOf(pod *PodFacts) []ServiceFacts {
 	}
 	if x.f.Cluster.Err != "" {
 		for _, p := range x.f.Process.Pools {
-			if slices.ContainsFunc(p.Members, func(m MemberFacts) bool { return m.Namespace == pod.Namespace && m.Pod == pod.Name }) {
+			if slices.ContainsFunc(p.Members, func(m MemberFacts) bool {
+				return m.Namespace == pod.Namespace && m.Pod == pod.Name && m.External == (kind == kindExternal)
+			}) {
 				marked = append(marked, ServiceFacts{Service: pool.Service{Ref: p.Ref}})
 			}
 		}
@@ -243,11 +271,9 @@ func (x *explainer) servicesOf(pod *PodFacts) []ServiceFacts {
 	return ordinary
 }
 
-func (x *explainer) lists(r pool.Ref, pod *PodFacts) bool {
+func (x *explainer) lists(r pool.Ref, kind, name string) bool {
 	return slices.ContainsFunc(x.f.Cluster.Slices, func(s SliceFacts) bool {
-		return s.Namespace == r.Namespace && s.Service == r.Name && slices.ContainsFunc(s.Endpoints, func(e pool.Endpoint) bool {
-			return e.Target != nil && e.Target.Kind == "Pod" && e.Target.Name == pod.Name
-		})
+		return s.Namespace == r.Namespace && s.Service == r.Name && slices.ContainsFunc(s.Endpoints, func(e pool.Endpoint) bool { return refersTo(e, kind, name) })
 	})
 }
 
@@ -261,10 +287,10 @@ func selects(selector, labels map[string]string) bool {
 	return len(selector) > 0
 }
 
-func (x *explainer) notSelected(pod *PodFacts) Step {
+func (x *explainer) notSelected(pod *PodFacts, noun string) Step {
 	id, title := StepSelected, titles[StepSelected]
 	if x.f.Cluster.Err != "" {
-		return stop(id, title, "the NSP has no pool with this pod", "make the API server readable for this command: see --kubeconfig and --context")
+		return stop(id, title, "the NSP has no pool with this "+noun, "make the API server readable for this command: see --kubeconfig and --context")
 	}
 	var missed []string
 	for _, s := range x.f.Cluster.Services {
@@ -274,9 +300,9 @@ func (x *explainer) notSelected(pod *PodFacts) Step {
 	}
 	advice := "make a Service that selects it: see docs/first-service.md"
 	if len(missed) > 0 {
-		advice = fmt.Sprintf("give the pod the labels that a Service selects; here %s, and the pod has %s", list(missed), orNone(selectorText(pod.Labels), "none"))
+		advice = fmt.Sprintf("give the %[3]s the labels that a Service selects; here %[1]s, and the %[3]s has %[2]s", list(missed), orNone(selectorText(pod.Labels), "none"), noun)
 	}
-	return stop(id, title, "no Service of its namespace selects the pod", advice)
+	return stop(id, title, "no Service of its namespace selects the "+noun, advice)
 }
 
 func selectorText(selector map[string]string) string {

@@ -16,12 +16,14 @@ type Kind string
 
 // The kinds of subjects, as on the command line.
 const (
-	Pod     Kind = "pod"
-	Service Kind = "service"
-	Target  Kind = "target"
+	Pod            Kind = "pod"
+	Service        Kind = "service"
+	Target         Kind = "target"
+	ExternalTarget Kind = "externaltarget"
+	TargetPool     Kind = "targetpool"
 )
 
-// Subject is what is asked about: a pod or Service by name, a target by an address of it.
+// Subject is what is asked about: an object by name, a target by an address of it.
 type Subject struct {
 	Kind      Kind
 	Namespace string
@@ -51,11 +53,15 @@ type ClusterFacts struct {
 	Pods     []PodFacts
 	Services []ServiceFacts
 	Slices   []SliceFacts
+	// Externals are the ExternalTargets, Made the TargetPools; ExternalsErr and MadeErr are why they could not be read, or empty.
+	Externals             []ExternalFacts
+	Made                  []TargetPoolFacts
+	ExternalsErr, MadeErr string
 	// Trenches are the configurations of the trenches that the Services name.
 	Trenches map[TrenchName]TrenchFacts
-	// Grants are those of the namespaces of these trenches; GrantsErr is why they could not be read, or empty.
+	// Grants are those of the namespaces of these trenches; GrantsErr is why those of a namespace could not be read.
 	Grants    map[string]*pool.Grants
-	GrantsErr string
+	GrantsErr map[string]string
 }
 
 // TrenchName is a trench in a namespace.
@@ -82,6 +88,40 @@ type PodFacts struct {
 type ServiceFacts struct {
 	pool.Service
 	Selector map[string]string
+	// MadeFor is the object for which the controller made it, as Kind/name, empty for most; Owner is its controller, likewise, and
+	// OwnerUID the UID of that.
+	MadeFor, Owner, OwnerUID string
+}
+
+// ExternalFacts is an ExternalTarget.
+type ExternalFacts struct {
+	pool.Target
+	Labels map[string]string
+	// Source is the kind of its source: addresses, dns, kubernetes or provider.
+	Source string
+	// Ready is how many of its confirmed addresses take traffic.
+	Ready      int
+	Conditions Conditions
+}
+
+// TargetPoolFacts is a TargetPool.
+type TargetPoolFacts struct {
+	pool.Ref
+	UID string
+	// Service is the name of the one that was made for it, empty where none was.
+	Service    string
+	Conditions Conditions
+}
+
+// Conditions of an object, by type.
+type Conditions map[string]Condition
+
+// Condition is one of them.
+type Condition struct {
+	// Status is True, False or Unknown.
+	Status, Reason, Message string
+	// Outdated is whether the object was changed since.
+	Outdated bool
 }
 
 // SliceFacts is an EndpointSlice that names one of the Services.
@@ -106,8 +146,9 @@ type TrenchFacts struct {
 type ProcessFacts struct {
 	// Err is why it did not answer; empty where it did.
 	Err string
-	// Namespace is its own: it serves the streams of this one.
+	// Namespace is its own: it serves the streams of this one. Cluster is the name of its cluster, or empty.
 	Namespace     string
+	Cluster       string
 	Authorisation string
 	// Answering, Rebuilding and Stale are as in targetpool.v1.
 	Answering, Rebuilding, Stale bool
@@ -119,6 +160,17 @@ type ProcessFacts struct {
 	Sidecars   []Sidecar
 	Pools      []PoolFacts
 	Targets    []TargetFacts
+	// Waiting are those who are not registered yet, for want of an identifier.
+	Waiting []Waiting
+}
+
+// Waiting is somebody who waits to be given an identifier.
+type Waiting struct {
+	Stream      stream.Key
+	Addresses   []string
+	Pod, PodUID string
+	// Preferred is whether it comes before those that are not.
+	Preferred bool
 }
 
 // NamespaceFacts is how far a namespace is read.
@@ -165,9 +217,11 @@ type Receiver struct {
 // Sidecar is the watch of one.
 type Sidecar struct {
 	Pod, PodUID, Address string
-	Peer                 string
-	Since                time.Time
-	Proven               bool
+	// External is the name of an ExternalTarget, instead of a pod's.
+	External string
+	Peer     string
+	Since    time.Time
+	Proven   bool
 	// Told is whether it was sent a list, of Streams.
 	Told      bool
 	Streams   []stream.Key
@@ -195,7 +249,9 @@ type PoolFacts struct {
 // MemberFacts is a member as that pool sees it.
 type MemberFacts struct {
 	Namespace, Pod, UID string
-	Addresses           []string
+	// External is whether it is an ExternalTarget, and Pod the name of that.
+	External  bool
+	Addresses []string
 	// Condition is Ready, NotReady or Draining; State is ACTIVE, DRAINING or INACTIVE.
 	Condition, State            string
 	Assigned, Withheld, Watched bool

@@ -15,10 +15,10 @@ func (p *path) listed() Step {
 	if p.want == nil && p.have == nil || p.want != nil && !p.want.Accepted {
 		return skip(id, title)
 	}
-	if p.x.f.Cluster.Err == "" && p.wantMember == nil {
+	if p.x.f.Cluster.Err == "" && p.wantMember == nil && p.tells() {
 		s := p.unlisted()
 		if p.haveMember != nil {
-			s.Differs = fmt.Sprintf("the NSP still has pod %s as a member of %s, the cluster has not", p.pod.Name, p.service.Ref)
+			s.Differs = fmt.Sprintf("the NSP still has %s as a member of %s, the cluster has not", p.noun(), p.service.Ref)
 		}
 		return s
 	}
@@ -33,13 +33,20 @@ func (p *path) listed() Step {
 		return skip(id, title)
 	}
 	s := stop(id, title, "the NSP does not have it as a member", "wait a moment and ask again; else look at the log of the NSP")
-	s.Differs = fmt.Sprintf("an EndpointSlice of %s lists pod %s, the NSP does not have it", p.service.Ref, p.pod.Name)
+	s.Differs = fmt.Sprintf("an EndpointSlice of %s lists %s, the NSP does not have it", p.service.Ref, p.noun())
 	return s
+}
+
+// tells is whether the cluster says whether the followed one is a member.
+func (p *path) tells() bool {
+	return p.external == nil || p.x.f.Cluster.GrantsErr[p.nsp] == "" && p.x.f.Cluster.ExternalsErr == ""
 }
 
 func (p *path) unlisted() Step {
 	id, title := StepListed, titles[StepListed]
 	switch {
+	case p.external != nil:
+		return p.externalUnlisted()
 	case len(p.pod.IPs) == 0:
 		return stop(id, title, fmt.Sprintf("the pod has no address yet; its phase is %s", orNone(p.pod.Phase, "Unknown")),
 			fmt.Sprintf("kubectl describe pod -n %s %s says what it waits for", p.pod.Namespace, p.pod.Name))
@@ -73,7 +80,7 @@ func (p *path) account() Step {
 	case known:
 		return pass(id, title, "%s", p.pod.Account)
 	}
-	return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr, p.x.f.Cluster.Err))
+	return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr[p.nsp], p.x.f.Cluster.Err))
 }
 
 func (p *path) contested() Step {
@@ -90,9 +97,9 @@ func (p *path) contested() Step {
 		says = p.want.Message
 	}
 	if says != "" {
-		return stop(id, title, says, "let only Services of one trench select the pod: the older Service wins")
+		return stop(id, title, says, "let only Services of one trench select it: the older Service wins")
 	}
-	return pass(id, title, "a pod is in one trench")
+	return pass(id, title, "a member is in one trench")
 }
 
 func (p *path) assigned() Step {
@@ -114,6 +121,9 @@ func (p *path) assigned() Step {
 func (p *path) sidecars() (proven, others []Sidecar) {
 	for _, s := range p.process.Sidecars {
 		named := s.Pod == p.pod.Name && (s.PodUID == "" || p.pod.UID == "" || s.PodUID == p.pod.UID)
+		if p.external != nil {
+			named = s.External == p.external.Name
+		}
 		if !named && (s.Address == "" || !slices.Contains(p.addresses(), s.Address)) {
 			continue
 		}
@@ -139,7 +149,7 @@ func (p *path) sidecar() Step {
 		return s
 	}
 	proven, others := p.sidecars()
-	advice := fmt.Sprintf("does the pod run the sidecar, and can it reach the NSP? kubectl logs -n %s %s -c tapa; see docs/sidecar.md", p.pod.Namespace, p.pod.Name)
+	advice := fmt.Sprintf("does it run the sidecar, and can that reach the NSP? %s; see docs/sidecar.md", p.log())
 	switch {
 	case len(proven) > 0:
 		s := proven[len(proven)-1]
@@ -155,7 +165,7 @@ func (p *path) sidecar() Step {
 			"is the authorisation of sidecar and NSP the same? the NSP's is "+orNone(p.process.Authorisation, "unknown"))
 	case p.target != nil:
 		return Step{ID: id, Title: title, Status: Warn, Detail: "none does; the registration was made without",
-			Advice: "a Service cannot open or close streams of a pod without sidecar; " + advice}
+			Advice: "a Service cannot open or close streams of a target without sidecar; " + advice}
 	}
 	return stop(id, title, "no sidecar watches for it", advice)
 }

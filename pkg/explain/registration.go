@@ -25,6 +25,8 @@ func (p *path) registered() Step {
 		return skip(id, title)
 	case p.target != nil:
 		return pass(id, title, "%s; %s", list(p.target.Addresses), orNone(bindings[p.target.Binding], "the pod is not known"))
+	case p.waiting() != nil:
+		return p.waits(id, p.waiting())
 	case p.process.Rebuilding:
 		return stop(id, title, "the NSP lost its registrations and waits for them to come back", "wait: every target registers again within a minute")
 	}
@@ -37,8 +39,7 @@ func (p *path) registered() Step {
 		return stop(id, title, fmt.Sprintf("all %d identifiers of the stream are taken", limit),
 			"raise max-targets of the Stream, or take targets away; the next in line gets the place that frees")
 	}
-	return stop(id, title, "the pod's TAPA has not registered", fmt.Sprintf(
-		"kubectl logs -n %s %s -c tapa says what keeps it: the secondary network, or the NSP's refusal", p.pod.Namespace, p.pod.Name))
+	return stop(id, title, "its TAPA has not registered", p.log()+" says what keeps it: the secondary network, or the NSP's refusal")
 }
 
 // strangers are the registrations of the stream that no pod is known for.
@@ -109,7 +110,7 @@ func (p *path) enabled() Step {
 			"it is enabled by itself when the other leaves; a newer TAPA takes a free identifier from the NSP")
 	case p.target.Status != statusEnabled:
 		return stop(id, title, "it is registered as "+p.target.Status, fmt.Sprintf(
-			"the TAPA enables it once the secondary network is there: kubectl logs -n %s %s -c tapa", p.pod.Namespace, p.pod.Name))
+			"the TAPA enables it once the secondary network is there: %s", p.log()))
 	}
 	return pass(id, title, "%s", p.target.Status)
 }
@@ -134,9 +135,9 @@ func (p *path) ready() Step {
 	s := p.readiness(orNone(process, cluster))
 	switch {
 	case cluster != "" && process != "" && cluster != process:
-		s.Differs = fmt.Sprintf("the EndpointSlices say that pod %s is %s, the NSP has %s", p.pod.Name, cluster, process)
+		s.Differs = fmt.Sprintf("the EndpointSlices say that %s is %s, the NSP has %s", p.noun(), cluster, process)
 	case cluster == "Ready" && p.x.f.Cluster.Err == "" && !p.pod.Ready && !p.pod.Terminating:
-		s.Differs = fmt.Sprintf("pod %s is not ready and its EndpointSlice says it is: the endpointslice controller is behind, or publishNotReadyAddresses is set", p.pod.Name)
+		s.Differs = p.noun() + " is not ready and its EndpointSlice says it is: the endpointslice controller is behind, or publishNotReadyAddresses is set"
 	}
 	if s.ID == "" {
 		return skip(id, title)
@@ -155,6 +156,10 @@ func (p *path) readiness(condition string) Step {
 	case "NotReady":
 		if p.target != nil && p.target.State == stateActive {
 			return Step{ID: id, Title: title, Status: Warn, Detail: "NotReady: " + says, Advice: "it takes traffic nevertheless: " + p.target.Reason}
+		}
+		if p.external != nil {
+			return stop(id, title, "NotReady: "+says, fmt.Sprintf(
+				"see to what its source or its health probe finds: kubectl get externaltarget -n %s %s -o yaml, status.addresses", p.pod.Namespace, p.pod.Name))
 		}
 		return stop(id, title, "NotReady: "+says, fmt.Sprintf("kubectl describe pod -n %s %s: see its readiness probe and readiness gates", p.pod.Namespace, p.pod.Name))
 	}

@@ -105,7 +105,7 @@ func (p *path) permitted() Step {
 	}
 	switch {
 	case p.have == nil:
-		return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr, p.x.f.Cluster.Err))
+		return unknown(id, title, orNone(p.x.f.Cluster.GrantsErr[p.nsp], p.x.f.Cluster.Err))
 	case p.have.Reason == pool.ReasonNotPermitted:
 		return stop(id, title, p.have.Message, p.askForGrant())
 	}
@@ -138,7 +138,7 @@ func (p *path) permittedBy(granted bool) Step {
 
 func (p *path) granted() (granted, known bool) {
 	c := p.x.f.Cluster
-	if c.Err != "" || c.GrantsErr != "" {
+	if c.Err != "" || c.GrantsErr[p.nsp] != "" {
 		return false, false
 	}
 	return c.Grants[p.nsp].Permission(p.service.Namespace, p.key).Granted(), true

@@ -4,6 +4,8 @@ package explain
 const (
 	StepAddress   = "Address"
 	StepExists    = "Exists"
+	StepResolved  = "Resolved"
+	StepMade      = "Made"
 	StepSelected  = "Selected"
 	StepMarker    = "Marker"
 	StepLabels    = "Labels"
@@ -18,6 +20,8 @@ const (
 	StepCurrent   = "Current"
 	StepMembers   = "Members"
 	StepListed    = "Listed"
+	StepNamed     = "Named"
+	StepConfirmed = "Confirmed"
 	StepAccount   = "Account"
 	StepContested = "Contested"
 	StepAssigned  = "Assigned"
@@ -36,6 +40,8 @@ const (
 var titles = map[string]string{
 	StepAddress:   "somebody registered the address",
 	StepExists:    "exists",
+	StepResolved:  "its addresses are known",
+	StepMade:      "its Service is there",
 	StepSelected:  "a Service selects it",
 	StepMarker:    "the Service is for Meridio",
 	StepLabels:    "its labels name a stream",
@@ -50,6 +56,8 @@ var titles = map[string]string{
 	StepCurrent:   "the NSP is up to date",
 	StepMembers:   "it has members",
 	StepListed:    "it is a member",
+	StepNamed:     "a grant names it",
+	StepConfirmed: "its status confirms the addresses",
 	StepAccount:   "its ServiceAccount may join",
 	StepContested: "no other trench holds it",
 	StepAssigned:  "it is assigned the stream",
@@ -86,6 +94,17 @@ func (p *path) serviceSteps() []Step {
 	return p.run([]step{
 		(*path).marker, (*path).labels, (*path).kind, (*path).servedHere, (*path).permitted, (*path).streamExists, (*path).ports,
 		(*path).read, (*path).accepted, (*path).sliced, (*path).current,
+	})
+}
+
+// memberSteps are those of the pod or ExternalTarget that is followed.
+func (p *path) memberSteps() []Step {
+	if p.external == nil {
+		return p.podSteps()
+	}
+	return p.run([]step{
+		(*path).named, (*path).confirmed, (*path).listed, (*path).contested, (*path).assigned, (*path).sidecar, (*path).told,
+		(*path).registered, (*path).number, (*path).enabled, (*path).ready, (*path).state, (*path).balancers,
 	})
 }
 

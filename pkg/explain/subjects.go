@@ -33,19 +33,28 @@ func (x *explainer) service(s Subject, e *Explanation) {
 		return
 	}
 	p := x.path(svc)
-	own := append([]Step{first}, p.serviceSteps()...)
-	pods := x.members(p)
-	own = append(own, p.members(pods))
+	own := []Step{first}
+	if svc.MadeFor != "" {
+		own = append(own, p.madeFor())
+	}
+	own = append(own, p.serviceSteps()...)
+	pods, externals := x.members(p), x.externals(p)
+	own = append(own, p.members(len(pods)+len(externals)))
 	e.Paths = []Path{p.done(own)}
-	if _, stopped := e.Paths[0].First(Fail); stopped || len(pods) == 0 {
+	if _, stopped := e.Paths[0].First(Fail); stopped || len(pods)+len(externals) == 0 {
 		return
 	}
-	e.Members = len(pods)
+	e.Members = len(pods) + len(externals)
 	var ways []Path
 	for i := range pods {
 		w := x.path(svc)
 		w.follow(&pods[i])
-		ways = append(ways, w.done(w.podSteps()))
+		ways = append(ways, w.done(w.memberSteps()))
+	}
+	for _, o := range externals {
+		w := x.path(svc)
+		w.followExternal(o)
+		ways = append(ways, w.done(append([]Step{x.resolved(o)}, w.memberSteps()...)))
 	}
 	e.Counts = count(ways)
 	for _, w := range ways {
@@ -86,13 +95,13 @@ func (x *explainer) members(p *path) []PodFacts {
 	}
 	for _, pod := range x.f.Cluster.Pods {
 		ended := pod.Phase == "Succeeded" || pod.Phase == "Failed"
-		if pod.Namespace == p.service.Namespace && !ended && (selects(p.service.Selector, pod.Labels) || x.lists(p.service.Ref, &pod)) {
+		if pod.Namespace == p.service.Namespace && !ended && (selects(p.service.Selector, pod.Labels) || x.lists(p.service.Ref, "Pod", pod.Name)) {
 			pods = append(pods, pod)
 		}
 	}
 	if p.have != nil {
 		for _, m := range p.have.Members {
-			if m.Pod != "" && !known(m.Namespace, m.Pod, m.UID) {
+			if m.Pod != "" && !m.External && !known(m.Namespace, m.Pod, m.UID) {
 				pods = append(pods, PodFacts{Namespace: m.Namespace, Name: m.Pod, UID: m.UID, IPs: m.Addresses})
 			}
 		}
@@ -101,41 +110,63 @@ func (x *explainer) members(p *path) []PodFacts {
 	return pods
 }
 
-func (p *path) members(pods []PodFacts) Step {
+// externals are the ExternalTargets of a Service: those that it selects, and those that it lists besides; sorted by name.
+func (x *explainer) externals(p *path) (found []*ExternalFacts) {
+	for i, e := range x.f.Cluster.Externals {
+		if e.Namespace == p.service.Namespace && (selects(p.service.Selector, e.Labels) || x.lists(p.service.Ref, kindExternal, e.Name)) {
+			found = append(found, &x.f.Cluster.Externals[i])
+		}
+	}
+	slices.SortFunc(found, func(a, b *ExternalFacts) int { return a.Compare(b.Ref) })
+	return found
+}
+
+// members counts those that are followed, and the addresses that nobody is known to be behind.
+func (p *path) members(followed int) Step {
 	id, title := StepMembers, titles[StepMembers]
-	external := 0
+	bare := 0
 	if p.have != nil {
 		for _, m := range p.have.Members {
-			if m.Pod == "" {
-				external++
+			if m.Pod == "" || m.External && p.x.f.Cluster.ExternalsErr != "" {
+				bare++
 			}
 		}
 	}
 	switch {
 	case p.want == nil && p.have == nil:
 		return skip(id, title)
-	case len(pods)+external > 0:
-		return pass(id, title, "%s", plural(len(pods)+external, "member"))
+	case followed+bare > 0:
+		return pass(id, title, "%s", plural(followed+bare, "member"))
 	case len(p.service.Selector) > 0:
-		return stop(id, title, "no pod matches the selector "+selectorText(p.service.Selector), "start pods with these labels, or correct the selector")
+		return stop(id, title, "no pod and no ExternalTarget matches the selector "+selectorText(p.service.Selector), "start pods with these labels, or correct the selector")
 	}
 	return stop(id, title, "its EndpointSlices list nothing that counts", "put endpoints with a targetRef to a pod into them; others need a grant for external targets")
 }
 
-// count sums up the steps of many ways, and names who failed.
+// count sums up the steps of many ways, and names who failed. What is no step of a way is passed there. The steps of the longest way
+// come first: that of an ExternalTarget has some that pods have not.
 func count(ways []Path) []Count {
 	var counts []Count
-	for i, s := range ways[0].Steps {
-		c := Count{ID: s.ID, Title: s.Title}
-		for _, w := range ways {
-			switch w.Steps[i].Status {
-			case Pass, Warn:
-				c.Passed++
-			case Fail:
-				c.Failed = append(c.Failed, w.Pod)
+	at := make(map[string]int)
+	longest := slices.MaxFunc(ways, func(a, b Path) int { return cmp.Compare(len(a.Steps), len(b.Steps)) })
+	for _, w := range append([]Path{longest}, ways...) {
+		for _, s := range w.Steps {
+			if _, known := at[s.ID]; !known {
+				at[s.ID] = len(counts)
+				counts = append(counts, Count{ID: s.ID, Title: s.Title, Passed: len(ways)})
 			}
 		}
-		counts = append(counts, c)
+	}
+	for _, w := range ways {
+		for _, s := range w.Steps {
+			c := &counts[at[s.ID]]
+			if s.Status == Fail {
+				c.Failed = append(c.Failed, orNone(w.Pod, w.ExternalTarget))
+			}
+			if s.Status != Pass && s.Status != Warn {
+				c.Passed--
+			}
+		}
 	}
 	return counts
 }
@@ -153,6 +184,9 @@ func (x *explainer) target(s Subject) []Path {
 		if slices.ContainsFunc(t.Addresses, func(text string) bool { return sameAddr(text, s.Addr) }) {
 			paths = append(paths, x.targetPath(&x.f.Process.Targets[i]))
 		}
+	}
+	if len(paths) == 0 {
+		paths = x.waitingAt(s.Addr)
 	}
 	if len(paths) > 0 {
 		return paths
@@ -190,8 +224,11 @@ func (x *explainer) targetPath(t *TargetFacts) Path {
 		return x.orphan(t, first)
 	}
 	steps := []Step{first, bound}
+	if e := x.externalOf(t.PodUID); e != nil {
+		return x.externalTargetPath(t, e, first)
+	}
 	pod, exists := x.findPod(Subject{Kind: Pod, Namespace: namespace, Name: name})
-	switch svc, ok := x.serviceFor(t, pod); {
+	switch svc, ok := x.serviceFor(t, pod, "Pod"); {
 	case pod == nil && len(x.f.Cluster.Pods) > 0:
 		return Path{Title: "target " + list(t.Addresses), Stream: t.Stream.String(), Pod: t.Pod, Steps: append(steps, exists)}
 	case !ok:
@@ -204,12 +241,25 @@ func (x *explainer) targetPath(t *TargetFacts) Path {
 	}
 }
 
+// externalTargetPath is the way of a registration that is an ExternalTarget's.
+func (x *explainer) externalTargetPath(t *TargetFacts, e *ExternalFacts, first Step) Path {
+	bound := pass(StepBound, titles[StepBound], "ExternalTarget %s: %s", e.Ref, bindings[t.Binding])
+	svc, ok := x.serviceFor(t, e.asPod(), kindExternal)
+	if !ok {
+		return x.orphan(t, first, bound)
+	}
+	way := x.externalPath(svc, e, pass(StepExists, titles[StepExists], "source %s", e.Source))
+	way.Title = "target " + list(t.Addresses) + ", " + way.Title
+	way.Steps = append([]Step{first, bound}, way.Steps...)
+	return way
+}
+
 // serviceFor is the Service of the registration's stream that has the pod.
-func (x *explainer) serviceFor(t *TargetFacts, pod *PodFacts) (ServiceFacts, bool) {
+func (x *explainer) serviceFor(t *TargetFacts, pod *PodFacts, kind string) (ServiceFacts, bool) {
 	if pod == nil {
 		return ServiceFacts{}, false
 	}
-	for _, s := range x.servicesOf(pod) {
+	for _, s := range x.servicesOf(pod, kind) {
 		if p := x.path(s); p.key == t.Stream {
 			return s, true
 		}

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -24,6 +25,12 @@ func ServiceOf(s *corev1.Service) pool.Service {
 // SliceOf is what a pool has of an EndpointSlice, likewise.
 func SliceOf(s *discoveryv1.EndpointSlice) pool.Slice {
 	return convertSlice(slog.New(slog.DiscardHandler), s)
+}
+
+// TargetOf is what a pool has of an ExternalTarget, likewise. Of one that is not understood nothing is confirmed.
+func TargetOf(o *unstructured.Unstructured) pool.Target {
+	target, _, _ := externalTarget(o)
+	return target
 }
 
 // ReadGrants lists the grants of a namespace once. A kind that the cluster does not have grants nothing; an object that is not

@@ -167,7 +167,7 @@ func (p *pool) assigns(c class) bool {
 // in is the member as p sees it.
 func (m *member) in(p *pool) PoolMember {
 	v := m.views[slices.IndexFunc(m.views, func(v view) bool { return v.pool == p })]
-	pm := PoolMember{Key: m.key, Name: m.published.Name, Condition: v.class.condition(), Withheld: v.lost != loss{}}
+	pm := PoolMember{Key: m.key, Name: m.published.Name, Condition: v.class.condition(), Withheld: v.lost != loss{}, Target: v.target}
 	if !pm.Withheld {
 		pm.State, _ = p.judge(v.class)
 		pm.Assigned, pm.Component = p.assigns(v.class), v.component()

@@ -182,6 +182,8 @@ type PoolMember struct {
 	State     State
 	Assigned  bool
 	Withheld  bool
+	// Target is whether it is an ExternalTarget rather than a pod.
+	Target bool
 	// Component is what it is part of, across clusters; zero where this cluster has no name.
 	Component Component
 }

@@ -96,7 +96,9 @@ func memberInfo(m engine.MemberDetail) *targetpoolv1.MemberInfo {
 		Assigned:  m.Assigned,
 		Withheld:  m.Withheld,
 		Watched:   m.Watched,
-		Component: wireComponent(m.Component),
+
+		ExternalTarget: m.PoolMember.Target,
+		Component:      wireComponent(m.Component),
 	}
 	if m.Member != nil {
 		for _, a := range m.Member.Addrs {

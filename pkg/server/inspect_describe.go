@@ -51,6 +51,11 @@ func (i *inspector) Describe(
 			Conduit: wireConduit(c.Conduit), Open: c.Open, Revision: c.Revision, Targets: uint32(c.Targets),
 		})
 	}
+	for _, w := range o.Waiting {
+		out.Waiting = append(out.Waiting, &targetpoolv1.WaitingInfo{
+			Stream: wireStream(w.Stream), Ips: w.IPs, Pod: w.Pod, PodUid: w.PodUID, Preferred: w.Preferred,
+		})
+	}
 	if w := req.GetWorkload(); w.GetNamespace() != "" {
 		is, err := i.watchesOf(ctx, w)
 		if err != nil {

@@ -59,12 +59,22 @@ func TestReserveAndWait(t *testing.T) {
 		details, err := n.engine.Pools(n.ctx(), "")
 		return err == nil && len(details[0].Waiting.First) == 1 && details[0].Waiting.First[0] == "pod-4"
 	}, patience, time.Millisecond)
+	waiting := func() []*targetpoolv1.WaitingInfo {
+		d, err := targetpoolv1.NewInspectorClient(n.dial()).Describe(n.ctx(), &targetpoolv1.DescribeRequest{})
+		require.NoError(t, err)
+		return d.GetWaiting()
+	}
+	require.Len(t, waiting(), 1)
+	require.Equal(t, own+"/pod-4", waiting()[0].GetPod())
+	require.Equal(t, x1.Name, waiting()[0].GetStream().GetName())
+	require.True(t, waiting()[0].GetPreferred())
 	require.Empty(t, got)
 	require.NoError(t, n.registry.Unregister(n.ctx(), heldBy(2), registry.Caller{}))
 	require.EqualValues(t, 1, <-got)
 	details, err := n.engine.Pools(n.ctx(), "")
 	require.NoError(t, err)
 	require.Zero(t, details[0].Waiting.Total)
+	require.Empty(t, waiting())
 }
 
 // A caller whose deadline passed takes no slot. // P25

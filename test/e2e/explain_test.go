@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -42,12 +43,21 @@ func (s *scene) explainText(args ...string) string {
 	if !strings.Contains(strings.Join(args, " "), "--server") {
 		args = append(args, "--server", s.nsp.Address())
 	}
-	cmd := exec.Command(s.nsp.Binary(), append([]string{"explain", "--kubeconfig", s.cluster.Kubeconfig()}, args...)...)
+	out, err := s.nspCommand(append([]string{"explain", "--kubeconfig", s.cluster.Kubeconfig()}, args...)...)
+	require.NoError(s, err, out)
+	return out
+}
+
+// nspCommand runs the program; what it complains of is in the error.
+func (s *scene) nspCommand(args ...string) (string, error) {
+	cmd := exec.Command(s.nsp.Binary(), args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	require.NoErrorf(s, err, "%s%s", out, &stderr)
-	return string(out)
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, &stderr)
+	}
+	return string(out), err
 }
 
 // stopped waits until the first cross is the step.
@@ -58,7 +68,7 @@ func (s *scene) stopped(subject, step string, words ...string) {
 		e = s.explains(subject)
 		return e.Stopped == step
 	}
-	require.Eventuallyf(s, ok, patience, 200*time.Millisecond, "%s is not stopped at %s", subject, step)
+	require.Truef(s, eventually(ok), "%s is not stopped at %s but at %s: %s", subject, step, e.Stopped, e.Verdict)
 	for _, w := range words {
 		require.Contains(s, e.Verdict+"\n"+e.Advice, w)
 	}
@@ -118,7 +128,7 @@ func TestExplain(t *testing.T) {
 	_, err := s.cluster.Pod(t.Context(), cluster.PodConfig{Namespace: s.namespace, Name: "other", Labels: map[string]string{"app": "db"}, Ready: true})
 	require.NoError(t, err)
 	s.relabel("web", good)
-	s.stopped("service/web", "Members", "no pod matches the selector app=web")
+	s.stopped("service/web", "Members", "no pod and no ExternalTarget matches the selector app=web")
 	s.stopped("pod/other", "Selected", "web wants app=web", "app=db")
 
 	_, err = s.cluster.Pod(t.Context(), cluster.PodConfig{Namespace: s.namespace, Name: "bare", Labels: map[string]string{"app": "web"}, Ready: true})
@@ -200,6 +210,10 @@ func TestExplainRegistration(t *testing.T) {
 
 	// An older Service of another trench keeps the pod to itself.
 	require.NoError(t, play.Configure(t.Context(), s.cluster.Client(), s.namespace, "trench-b", "conduit-b", map[string]int{"stream-b": 10}))
+	web, err := s.cluster.Client().CoreV1().Services(s.namespace).Get(t.Context(), "web", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return time.Since(web.CreationTimestamp.Time) > time.Second }, patience, 20*time.Millisecond,
+		"the age of Services is in seconds")
 	s.relabel("late", play.PoolLabels("trench-b", "conduit-b", "stream-b"))
 	require.Eventually(t, func() bool {
 		return strings.Contains(s.explainText("service/late", "-n", s.namespace), "no other trench holds it")

@@ -235,7 +235,7 @@ func (x ReceiverInfo_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReceiverInfo_Kind.Descriptor instead.
 func (ReceiverInfo_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // Version orders the messages of one watch. Revisions compare within one epoch only; an epoch lasts as long as the
@@ -1510,9 +1510,11 @@ type MemberInfo struct {
 	// Somebody watches for it.
 	Watched bool `protobuf:"varint,9,opt,name=watched,proto3" json:"watched,omitempty"`
 	// What it is part of across clusters: this Service, or one of another cluster; absent where the NSP's has no name.
-	Component     *Component `protobuf:"bytes,10,opt,name=component,proto3" json:"component,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Component *Component `protobuf:"bytes,10,opt,name=component,proto3" json:"component,omitempty"`
+	// It is an ExternalTarget, and pod and uid are the name and UID of that.
+	ExternalTarget bool `protobuf:"varint,11,opt,name=external_target,json=externalTarget,proto3" json:"external_target,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *MemberInfo) Reset() {
@@ -1613,6 +1615,13 @@ func (x *MemberInfo) GetComponent() *Component {
 		return x.Component
 	}
 	return nil
+}
+
+func (x *MemberInfo) GetExternalTarget() bool {
+	if x != nil {
+		return x.ExternalTarget
+	}
+	return false
 }
 
 type ListTargetsRequest struct {
@@ -1942,7 +1951,9 @@ type DescribeResponse struct {
 	Receivers  []*ReceiverInfo  `protobuf:"bytes,10,rep,name=receivers,proto3" json:"receivers,omitempty"`
 	Sidecars   []*SidecarInfo   `protobuf:"bytes,11,rep,name=sidecars,proto3" json:"sidecars,omitempty"`
 	// The name of the NSP's cluster, empty where it has none.
-	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Who waits to be given an identifier.
+	Waiting       []*WaitingInfo `protobuf:"bytes,13,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2061,6 +2072,92 @@ func (x *DescribeResponse) GetCluster() string {
 	return ""
 }
 
+func (x *DescribeResponse) GetWaiting() []*WaitingInfo {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+// WaitingInfo is a target that is not registered yet, because no identifier of the stream is free.
+type WaitingInfo struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Stream *Stream                `protobuf:"bytes,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Ips    []string               `protobuf:"bytes,2,rep,name=ips,proto3" json:"ips,omitempty"`
+	// namespace/name and UID of its pod, where that is known.
+	Pod    string `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
+	PodUid string `protobuf:"bytes,4,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// It is ready, and comes before those that are not.
+	Preferred     bool `protobuf:"varint,5,opt,name=preferred,proto3" json:"preferred,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingInfo) Reset() {
+	*x = WaitingInfo{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingInfo) ProtoMessage() {}
+
+func (x *WaitingInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingInfo.ProtoReflect.Descriptor instead.
+func (*WaitingInfo) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *WaitingInfo) GetStream() *Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
+func (x *WaitingInfo) GetIps() []string {
+	if x != nil {
+		return x.Ips
+	}
+	return nil
+}
+
+func (x *WaitingInfo) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *WaitingInfo) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *WaitingInfo) GetPreferred() bool {
+	if x != nil {
+		return x.Preferred
+	}
+	return false
+}
+
 // NamespaceInfo is a namespace whose Services are watched.
 type NamespaceInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2077,7 +2174,7 @@ type NamespaceInfo struct {
 
 func (x *NamespaceInfo) Reset() {
 	*x = NamespaceInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2186,7 @@ func (x *NamespaceInfo) String() string {
 func (*NamespaceInfo) ProtoMessage() {}
 
 func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2199,7 @@ func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceInfo.ProtoReflect.Descriptor instead.
 func (*NamespaceInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NamespaceInfo) GetName() string {
@@ -2147,7 +2244,7 @@ type TrenchInfo struct {
 
 func (x *TrenchInfo) Reset() {
 	*x = TrenchInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2256,7 @@ func (x *TrenchInfo) String() string {
 func (*TrenchInfo) ProtoMessage() {}
 
 func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2269,7 @@ func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrenchInfo.ProtoReflect.Descriptor instead.
 func (*TrenchInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TrenchInfo) GetName() string {
@@ -2207,7 +2304,7 @@ type StreamLimit struct {
 
 func (x *StreamLimit) Reset() {
 	*x = StreamLimit{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2316,7 @@ func (x *StreamLimit) String() string {
 func (*StreamLimit) ProtoMessage() {}
 
 func (x *StreamLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2329,7 @@ func (x *StreamLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamLimit.ProtoReflect.Descriptor instead.
 func (*StreamLimit) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StreamLimit) GetStream() *Stream {
@@ -2264,7 +2361,7 @@ type ConduitInfo struct {
 
 func (x *ConduitInfo) Reset() {
 	*x = ConduitInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2276,7 +2373,7 @@ func (x *ConduitInfo) String() string {
 func (*ConduitInfo) ProtoMessage() {}
 
 func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2289,7 +2386,7 @@ func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConduitInfo.ProtoReflect.Descriptor instead.
 func (*ConduitInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConduitInfo) GetConduit() *Conduit {
@@ -2340,7 +2437,7 @@ type ReceiverInfo struct {
 
 func (x *ReceiverInfo) Reset() {
 	*x = ReceiverInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2449,7 @@ func (x *ReceiverInfo) String() string {
 func (*ReceiverInfo) ProtoMessage() {}
 
 func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2462,7 @@ func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiverInfo.ProtoReflect.Descriptor instead.
 func (*ReceiverInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReceiverInfo) GetKind() ReceiverInfo_Kind {
@@ -2440,7 +2537,7 @@ type SidecarInfo struct {
 
 func (x *SidecarInfo) Reset() {
 	*x = SidecarInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2549,7 @@ func (x *SidecarInfo) String() string {
 func (*SidecarInfo) ProtoMessage() {}
 
 func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2562,7 @@ func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SidecarInfo.ProtoReflect.Descriptor instead.
 func (*SidecarInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SidecarInfo) GetWorkload() *Workload {
@@ -2645,7 +2742,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\x06slices\x18\x0e \x03(\v2\x18.targetpool.v1.SliceInfoR\x06slices\"J\n" +
 	"\tSliceInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\x04R\x0fresourceVersion\"\xaa\x02\n" +
+	"\x10resource_version\x18\x02 \x01(\x04R\x0fresourceVersion\"\xd3\x02\n" +
 	"\n" +
 	"MemberInfo\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
@@ -2658,7 +2755,8 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\bwithheld\x18\b \x01(\bR\bwithheld\x12\x18\n" +
 	"\awatched\x18\t \x01(\bR\awatched\x126\n" +
 	"\tcomponent\x18\n" +
-	" \x01(\v2\x18.targetpool.v1.ComponentR\tcomponent\"C\n" +
+	" \x01(\v2\x18.targetpool.v1.ComponentR\tcomponent\x12'\n" +
+	"\x0fexternal_target\x18\v \x01(\bR\x0eexternalTarget\"C\n" +
 	"\x12ListTargetsRequest\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\"J\n" +
 	"\x13ListTargetsResponse\x123\n" +
@@ -2687,7 +2785,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"components\x18\x10 \x03(\v2\x18.targetpool.v1.ComponentR\n" +
 	"components\"F\n" +
 	"\x0fDescribeRequest\x123\n" +
-	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xfa\x03\n" +
+	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xb0\x04\n" +
 	"\x10DescribeResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12$\n" +
@@ -2705,7 +2803,14 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\treceivers\x18\n" +
 	" \x03(\v2\x1b.targetpool.v1.ReceiverInfoR\treceivers\x126\n" +
 	"\bsidecars\x18\v \x03(\v2\x1a.targetpool.v1.SidecarInfoR\bsidecars\x12\x18\n" +
-	"\acluster\x18\f \x01(\tR\acluster\"~\n" +
+	"\acluster\x18\f \x01(\tR\acluster\x124\n" +
+	"\awaiting\x18\r \x03(\v2\x1a.targetpool.v1.WaitingInfoR\awaiting\"\x97\x01\n" +
+	"\vWaitingInfo\x12-\n" +
+	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12\x10\n" +
+	"\x03ips\x18\x02 \x03(\tR\x03ips\x12\x10\n" +
+	"\x03pod\x18\x03 \x01(\tR\x03pod\x12\x17\n" +
+	"\apod_uid\x18\x04 \x01(\tR\x06podUid\x12\x1c\n" +
+	"\tpreferred\x18\x05 \x01(\bR\tpreferred\"~\n" +
 	"\rNamespaceInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x14\n" +
@@ -2780,7 +2885,7 @@ func file_targetpool_v1_targetpool_proto_rawDescGZIP() []byte {
 }
 
 var file_targetpool_v1_targetpool_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(Owner)(0),                        // 0: targetpool.v1.Owner
 	(TargetFeedWatchResponse_Kind)(0), // 1: targetpool.v1.TargetFeedWatchResponse.Kind
@@ -2811,14 +2916,15 @@ var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(*TargetInfo)(nil),                // 26: targetpool.v1.TargetInfo
 	(*DescribeRequest)(nil),           // 27: targetpool.v1.DescribeRequest
 	(*DescribeResponse)(nil),          // 28: targetpool.v1.DescribeResponse
-	(*NamespaceInfo)(nil),             // 29: targetpool.v1.NamespaceInfo
-	(*TrenchInfo)(nil),                // 30: targetpool.v1.TrenchInfo
-	(*StreamLimit)(nil),               // 31: targetpool.v1.StreamLimit
-	(*ConduitInfo)(nil),               // 32: targetpool.v1.ConduitInfo
-	(*ReceiverInfo)(nil),              // 33: targetpool.v1.ReceiverInfo
-	(*SidecarInfo)(nil),               // 34: targetpool.v1.SidecarInfo
-	(*timestamppb.Timestamp)(nil),     // 35: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 36: google.protobuf.Duration
+	(*WaitingInfo)(nil),               // 29: targetpool.v1.WaitingInfo
+	(*NamespaceInfo)(nil),             // 30: targetpool.v1.NamespaceInfo
+	(*TrenchInfo)(nil),                // 31: targetpool.v1.TrenchInfo
+	(*StreamLimit)(nil),               // 32: targetpool.v1.StreamLimit
+	(*ConduitInfo)(nil),               // 33: targetpool.v1.ConduitInfo
+	(*ReceiverInfo)(nil),              // 34: targetpool.v1.ReceiverInfo
+	(*SidecarInfo)(nil),               // 35: targetpool.v1.SidecarInfo
+	(*timestamppb.Timestamp)(nil),     // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
 }
 var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	5,  // 0: targetpool.v1.StreamOwners.stream:type_name -> targetpool.v1.Stream
@@ -2837,7 +2943,7 @@ var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	17, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
 	18, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
 	2,  // 15: targetpool.v1.Target.state:type_name -> targetpool.v1.Target.State
-	35, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
+	36, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
 	7,  // 17: targetpool.v1.Target.components:type_name -> targetpool.v1.Component
 	21, // 18: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
 	5,  // 19: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
@@ -2848,40 +2954,42 @@ var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	26, // 24: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
 	5,  // 25: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
 	2,  // 26: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
-	35, // 27: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
+	36, // 27: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
 	7,  // 28: targetpool.v1.TargetInfo.components:type_name -> targetpool.v1.Component
 	8,  // 29: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
-	29, // 30: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
-	30, // 31: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
-	32, // 32: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
-	33, // 33: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
-	34, // 34: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
-	36, // 35: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
-	31, // 36: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
-	5,  // 37: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
-	6,  // 38: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
-	3,  // 39: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
-	6,  // 40: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
-	35, // 41: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
-	8,  // 42: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
-	35, // 43: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
-	5,  // 44: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
-	5,  // 45: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
-	11, // 46: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
-	15, // 47: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
-	19, // 48: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
-	24, // 49: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
-	27, // 50: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
-	14, // 51: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
-	16, // 52: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
-	20, // 53: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
-	25, // 54: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
-	28, // 55: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
-	51, // [51:56] is the sub-list for method output_type
-	46, // [46:51] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	30, // 30: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
+	31, // 31: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
+	33, // 32: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
+	34, // 33: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
+	35, // 34: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
+	29, // 35: targetpool.v1.DescribeResponse.waiting:type_name -> targetpool.v1.WaitingInfo
+	5,  // 36: targetpool.v1.WaitingInfo.stream:type_name -> targetpool.v1.Stream
+	37, // 37: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
+	32, // 38: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
+	5,  // 39: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
+	6,  // 40: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
+	3,  // 41: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
+	6,  // 42: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
+	36, // 43: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
+	8,  // 44: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
+	36, // 45: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
+	5,  // 46: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
+	5,  // 47: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
+	11, // 48: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
+	15, // 49: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
+	19, // 50: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
+	24, // 51: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
+	27, // 52: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
+	14, // 53: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
+	16, // 54: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
+	20, // 55: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
+	25, // 56: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
+	28, // 57: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
+	53, // [53:58] is the sub-list for method output_type
+	48, // [48:53] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_targetpool_proto_init() }
@@ -2895,7 +3003,7 @@ func file_targetpool_v1_targetpool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_targetpool_v1_targetpool_proto_rawDesc), len(file_targetpool_v1_targetpool_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
