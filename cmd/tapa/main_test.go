@@ -163,8 +163,10 @@ func TestRunsAlone(t *testing.T) {
 	code, _, says := command(ctx, "probe", "--addr=unix://"+file("health"), "--service=NSP")
 	require.Equal(t, cli.ExitFailed, code)
 	require.Contains(t, says, "NOT_SERVING")
-	_, table, _ := command(ctx, "status", "--admin-socket", file("admin"))
-	require.Contains(t, table, "is the TAPA running")
+	require.Eventually(t, func() bool {
+		_, table, _ := command(ctx, "status", "--admin-socket", file("admin"))
+		return strings.Contains(table, "is the TAPA running")
+	}, 10*time.Second, 10*time.Millisecond)
 	cancel()
 	require.Zero(t, <-done, stderr)
 }

@@ -131,6 +131,9 @@ func TestChartRefusesBadValues(t *testing.T) {
 		{"mtls without certificates of clients", "/tls/verifyClients", chart.Values{
 			"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s"},
 		}},
+		{"machines that prove nothing", "virtualMachines: a machine proves", chart.Values{"virtualMachines": object{"enabled": true}}},
+		{"machines inside", "/virtualMachines/type", chart.Values{"virtualMachines": object{"type": "ClusterIP"}}},
+		{"range that is none", "/virtualMachines/sourceRanges/0", chart.Values{"virtualMachines": object{"sourceRanges": list{"everywhere"}}}},
 		{"registration", "/legacyRegistration", chart.Values{"legacyRegistration": "no"}},
 		{"replicas", "/replicas", chart.Values{"replicas": 2}},
 		{"peer", "/networkPolicy/clients/0", chart.Values{"networkPolicy": object{"clients": list{object{"pods": "all"}}}}},

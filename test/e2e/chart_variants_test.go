@@ -50,6 +50,9 @@ var chartVariants = []chartVariant{
 		"transport":     "spiffe",
 		"trenches":      object{"managedBy": "chart", "list": list{object{"name": "trench-a"}, object{"name": "trench-b"}}},
 		"networkPolicy": object{"enabled": true, "clients": list{object{"namespaceSelector": object{}}}},
+		"virtualMachines": object{
+			"enabled": true, "sourceRanges": list{"192.0.2.0/24", "2001:db8::/32"}, "annotations": object{"example.org/pool": "edge"},
+		},
 		"topologySpreadConstraints": list{object{
 			"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
 		}},
@@ -92,5 +95,6 @@ var chartVariants = []chartVariant{
 		"tokens":          object{"verification": "local"},
 		"crds":            object{"install": false},
 		"controller":      object{"enabled": true},
+		"virtualMachines": object{"enabled": true, "type": "NodePort", "nodePort": 30778, "caConfigMaps": list{"machines-ca"}},
 	}},
 }
