@@ -57,8 +57,10 @@ func runWorkload(t *testing.T, cfg workload.Config) *workload.Workload {
 // ownNamespace sees to it that a page's namespace is nobody's else, before and after. The page makes it.
 func ownNamespace(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
-	_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "there is a namespace %s already: %v", name, err)
+	require.True(t, eventually(func() bool {
+		_, err := c.Client().CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}), "there is a namespace %s already, and it does not go", name)
 	t.Cleanup(func() {
 		if err := c.DeleteNamespace(context.WithoutCancel(t.Context()), name); err != nil {
 			t.Logf("cleanup: %v", err)

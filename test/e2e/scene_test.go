@@ -3,12 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,18 +211,29 @@ func (s *scene) marks(lb *play.LB) {
 	there(false)
 }
 
-// holes counts the updates in which the load balancer had no active target of that number.
-func (s *scene) holes(lb *play.LB, number int) (count func() int) {
-	var n atomic.Int64
+// holes collects what the load balancer had whenever it had no active target of that number. It begins when the pod knows that
+// its stream is open: one whose NSP dies before it answers opens anew, which is a hole of its own making.
+func (s *scene) holes(lb *play.LB, pod *play.TAPA, number int) (found func() []string) {
+	s.Helper()
+	require.Eventually(s, func() bool { return len(pod.Open()) > 0 }, patience, 10*time.Millisecond)
+	var mu sync.Mutex
+	var holes []string
 	lb.Observe(func() {
-		for _, t := range lb.Targets() {
+		all := lb.Targets()
+		for _, t := range all {
 			if slices.Equal(t.GetAddresses(), secondary(number)) && t.GetState() == targetpoolv1.Target_STATE_ACTIVE {
 				return
 			}
 		}
-		n.Add(1)
+		mu.Lock()
+		defer mu.Unlock()
+		holes = append(holes, fmt.Sprint(slices.Collect(maps.Values(all))))
 	})
-	return func() int { return int(n.Load()) }
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(holes)
+	}
 }
 
 // secondary are the addresses of a target on the secondary network.

@@ -142,9 +142,9 @@ func TestRestartsLeaveNoHole(t *testing.T) {
 	s := newScene(t)
 	lb := s.lb()
 	s.service("web", "stream-a")
-	s.pod("one", 1, true)
+	one := s.pod("one", 1, true)
 	s.active(lb, "stream-a", "one")
-	holes := s.holes(lb, 1)
+	holes := s.holes(lb, one, 1)
 	for range 3 {
 		s.nsp.Kill()
 		require.NoError(t, s.nsp.Start(t.Context()))
@@ -153,7 +153,7 @@ func TestRestartsLeaveNoHole(t *testing.T) {
 	s.nsp.Stop()
 	require.NoError(t, s.nsp.Start(t.Context()))
 	s.marks(lb)
-	require.Zero(t, holes(), "the target was gone for a moment")
+	require.Empty(t, holes(), "the target was gone for a moment")
 }
 
 // TestDamagedRegistry: the file is of no use at the start. It is put aside, the targets bring back what was in it, and the load
@@ -163,9 +163,9 @@ func TestDamagedRegistry(t *testing.T) {
 	s.refresh = time.Second
 	lb := s.lb()
 	s.service("web", "stream-a")
-	s.pod("one", 1, true)
+	one := s.pod("one", 1, true)
 	s.active(lb, "stream-a", "one")
-	holes := s.holes(lb, 1)
+	holes := s.holes(lb, one, 1)
 	for range 2 { // the second time while the first loss is being made up for
 		s.nsp.Kill()
 		file := filepath.Join(filepath.Dir(s.nsp.LogFile()), "registry.db")
@@ -174,7 +174,7 @@ func TestDamagedRegistry(t *testing.T) {
 	}
 	require.Eventually(t, lb.Live, patience, 10*time.Millisecond, "it is answered")
 	s.active(lb, "stream-a", "one")
-	require.Zero(t, holes(), "the target was gone for a moment")
+	require.Empty(t, holes(), "the target was gone for a moment")
 }
 
 // TestAPIServerAway: without API server, and after a restart without it, the last state is served and registrations work.
@@ -182,11 +182,11 @@ func TestAPIServerAway(t *testing.T) {
 	s := newOwnScene(t)
 	lb := s.lb()
 	s.service("web", "stream-a")
-	s.pod("one", 1, true)
+	one := s.pod("one", 1, true)
 	s.pod("two", 2, false)
 	s.active(lb, "stream-a", "one")
 	s.targets(lb, 2)
-	holes := s.holes(lb, 1)
+	holes := s.holes(lb, one, 1)
 
 	require.NoError(t, s.cluster.StopAPIServer())
 	s.marks(lb)
@@ -194,14 +194,14 @@ func TestAPIServerAway(t *testing.T) {
 	require.NoError(t, s.nsp.Start(t.Context()))
 	s.marks(lb)
 	s.active(lb, "stream-a", "one")
-	require.Zero(t, holes(), "the target was gone for a moment")
+	require.Empty(t, holes(), "the target was gone for a moment")
 
 	require.NoError(t, s.cluster.StartAPIServer(t.Context()))
 	s.marks(lb)
 	_, err := s.cluster.SetReady(t.Context(), s.namespace, "two", true)
 	require.NoError(t, err)
 	s.active(lb, "stream-a", "one", "two")
-	require.Zero(t, holes(), "the target was gone for a moment")
+	require.Empty(t, holes(), "the target was gone for a moment")
 }
 
 // TestDeadNodeTimesOut: a registration that nobody refreshes goes, however ready the cluster says its pod is. // P17

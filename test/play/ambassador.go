@@ -77,7 +77,7 @@ func (a *Ambassador) Start() error {
 		return fmt.Errorf("listening: %w", err)
 	}
 	a.forget()
-	a.server = grpc.NewServer()
+	a.server = grpc.NewServer(grpc.WaitForHandlers(true))
 	ambassadorv1.RegisterTapServer(a.server, a)
 	a.running.Go(func() { _ = a.server.Serve(l) })
 	return nil
