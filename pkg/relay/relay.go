@@ -200,7 +200,7 @@ func (r *Relay) reach(ctx context.Context, l *line, at position) error {
 
 // Register stores the target with the namespace process, or refreshes it; see server.Registry. While that is away, a refresh that
 // changes nothing is answered here, and others wait for it. The error is a gRPC status, or wraps registry.ErrInvalid,
-// registry.ErrForeign or auth.ErrDenied.
+// registry.ErrForeign, or is an auth.Refusal.
 func (r *Relay) Register(ctx context.Context, t registry.Target, c registry.Caller) error {
 	want, err := r.entry(t, c)
 	if err != nil {
@@ -231,7 +231,7 @@ func (r *Relay) Unregister(ctx context.Context, t registry.Target, c registry.Ca
 // entry checks what can be said of a target without the namespace process.
 func (r *Relay) entry(t registry.Target, c registry.Caller) (registry.Entry, error) {
 	if t.Stream.Trench != "" && t.Stream.Trench != r.cfg.Trench {
-		return registry.Entry{}, fmt.Errorf("%w: this is the NSP of trench %q, not of %q", auth.ErrDenied, r.cfg.Trench, t.Stream.Trench)
+		return registry.Entry{}, auth.Deny(auth.OtherTrench, "this is the NSP of trench %q, not of %q", r.cfg.Trench, t.Stream.Trench)
 	}
 	t.Scope = r.cfg.Trench
 	return registry.EntryOf(t, c, r.cfg.Namespace)

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -61,8 +62,12 @@ func TestAnotherTrenchIsRefused(t *testing.T) {
 	p := n.relay(memory.New()).live()
 	stranger := target(1)
 	stranger.Stream.Trench = "trench-b"
-	require.ErrorIs(t, p.Register(t.Context(), stranger, from(1)), auth.ErrDenied)
-	require.ErrorIs(t, p.Unregister(t.Context(), stranger, from(1)), auth.ErrDenied)
+	for _, err := range []error{p.Register(t.Context(), stranger, from(1)), p.Unregister(t.Context(), stranger, from(1))} {
+		require.ErrorIs(t, err, auth.ErrDenied)
+		refusal, ok := errors.AsType[*auth.Refusal](err)
+		require.True(t, ok, "what has no reason is not counted")
+		require.Equal(t, auth.OtherTrench, refusal.Reason)
+	}
 	_, err := p.liveLine().register(t.Context(), stranger, from(1))
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "the namespace process does not rely on it")
 	require.ErrorIs(t, p.Register(t.Context(), registry.Target{Stream: x1}, from(1)), registry.ErrInvalid)

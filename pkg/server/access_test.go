@@ -57,7 +57,9 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		invalid("x"):                     codes.InvalidArgument,
 		stream.ErrInvalid:                codes.InvalidArgument,
 		registry.ErrInvalid:              codes.InvalidArgument,
-		auth.ErrDenied:                   codes.PermissionDenied,
+		auth.Deny(auth.NoRole, "x"):      codes.PermissionDenied,
+		auth.Unproven(auth.NoToken, "x"): codes.Unauthenticated,
+		auth.TooMany(auth.NoRole, "x"):   codes.ResourceExhausted,
 		errShared:                        codes.FailedPrecondition,
 		errMismatch:                      codes.FailedPrecondition,
 		registry.ErrFull:                 codes.ResourceExhausted,
@@ -76,4 +78,16 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		require.True(t, strings.Contains(status.Convert(st).Message(), "doing it"), "the message keeps what was being done: %v", st)
 	}
 	require.NoError(t, toStatus(nil))
+}
+
+// A refusal that nobody can count would be a silent one: what becomes one has a reason.
+func TestEveryRefusalHasAReason(t *testing.T) {
+	for _, one := range codeOf {
+		if one.code == codes.PermissionDenied || one.code == codes.Unauthenticated {
+			require.NotEmpty(t, reasonOf(fmt.Errorf("doing it: %w", one.err)), "%v", one.err)
+		}
+	}
+	for kind := range refusals {
+		require.Equal(t, codes.Internal, status.Code(toStatus(kind)), "%v without a reason", kind)
+	}
 }

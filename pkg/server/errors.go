@@ -37,9 +37,6 @@ var codeOf = []struct {
 	{stream.ErrInvalid, codes.InvalidArgument},
 	{registry.ErrInvalid, codes.InvalidArgument},
 	{registry.ErrForeign, codes.PermissionDenied},
-	{auth.ErrDenied, codes.PermissionDenied},
-	{auth.ErrUnproven, codes.Unauthenticated},
-	{auth.ErrTooMany, codes.ResourceExhausted},
 	{auth.ErrUnverified, codes.Unavailable},
 	{errShared, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
@@ -53,6 +50,13 @@ var codeOf = []struct {
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 }
 
+// refusals are the codes of an auth.Refusal. Nothing else becomes one: a refusal without a reason could not be counted.
+var refusals = map[error]codes.Code{
+	auth.ErrDenied:   codes.PermissionDenied,
+	auth.ErrUnproven: codes.Unauthenticated,
+	auth.ErrTooMany:  codes.ResourceExhausted,
+}
+
 // toStatus turns an error into a gRPC status. It is the only place where that happens.
 func toStatus(err error) error {
 	if err == nil {
@@ -63,6 +67,9 @@ func toStatus(err error) error {
 			return status.Error(codes.InvalidArgument, brief(st.Message()))
 		}
 		return err
+	}
+	if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
+		return status.Error(refusals[refusal.Unwrap()], brief(err.Error()))
 	}
 	for _, c := range codeOf {
 		if errors.Is(err, c.err) {

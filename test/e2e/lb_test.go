@@ -47,7 +47,7 @@ func newLBScene(t *testing.T) *lbScene {
 	}
 	s.args = []string{
 		"--trench=trench-a", "--conduit=conduit-a", "--nsp-address=" + inside[0], "--feed-address=" + inside[1],
-		"--health-socket=" + s.dir + "/health.sock", "--log-level=debug",
+		"--health-socket=" + s.dir + "/health.sock", "--metrics-address=" + lbMetrics, "--log-level=debug",
 	}
 	var err error
 	s.log, err = os.Create(filepath.Join(s.dir, "lb.log"))
