@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
 )
@@ -76,7 +77,8 @@ func (s *Server) beginWatch(c auth.Caller) (done func(), err error) {
 	return func() { s.watches.give(as) }, nil
 }
 
-// limitedListener closes connections for which there is no room, before anything is read from them.
+// limitedListener closes connections for which there is no room, before anything is read from them, and those that have not greeted
+// when the server stops.
 type limitedListener struct {
 	net.Listener
 	server *Server
@@ -97,7 +99,7 @@ func (l limitedListener) Accept() (net.Conn, error) {
 			each = 0
 		}
 		if total, own := l.server.connections.take(addr, l.server.cfg.Limits.Connections, each); total && own {
-			return limit(c, func() { l.server.connections.give(addr) }), nil
+			return l.limit(c, addr), nil
 		}
 		_ = c.Close()
 		l.server.refused(auth.TooManyCalls)
@@ -110,16 +112,26 @@ func (l limitedListener) Accept() (net.Conn, error) {
 // limitedConn gives its place back when it is closed.
 type limitedConn struct {
 	net.Conn
-	done   func()
+	server *Server
+	addr   netip.Addr
 	closed atomic.Bool
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
 	if !c.closed.Swap(true) {
-		c.done()
+		c.server.connections.give(c.addr)
+		c.server.arrivals.done(c)
 	}
 	return c.Conn.Close()
+}
+
+// SetDeadline implements net.Conn. gRPC lifts the deadline of a connection once its client has greeted.
+func (c *limitedConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.server.arrivals.done(c)
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 // limitedFile is a limitedConn with a file descriptor.
@@ -128,9 +140,10 @@ type limitedFile struct {
 	syscall.Conn
 }
 
-// limit gives a connection's place back by done when it is closed.
-func limit(c net.Conn, done func()) net.Conn {
-	limited := &limitedConn{Conn: c, done: done}
+// limit has a connection that has taken its place give it back.
+func (l limitedListener) limit(c net.Conn, addr netip.Addr) net.Conn {
+	limited := &limitedConn{Conn: c, server: l.server, addr: addr}
+	l.server.arrivals.begin(limited, func() { _ = limited.Conn.Close() })
 	if file, ok := c.(syscall.Conn); ok {
 		return limitedFile{limited, file}
 	}

@@ -127,6 +127,9 @@ type Server struct {
 	connections counted[netip.Addr]
 	proofs      proofs
 	sessions    auth.Sessions
+	arrivals    arrivals
+	// unaries are the methods that take one message.
+	unaries map[string]bool
 	// loud keeps a crowd of refused callers from filling the log, mistaken one whose calls make no sense.
 	loud, mistaken rate.Sometimes
 }
@@ -141,6 +144,7 @@ func New(cfg Config) *Server {
 	s.setHealth(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.InTapHandle(s.begun),
 		grpc.ChainUnaryInterceptor(s.unary),
 		grpc.ChainStreamInterceptor(s.stream),
 		// Quiet 1.x clients ping every 20 s, and a client of ours may every 10 s: gRPC's default of 5 minutes would throw them out.
@@ -183,6 +187,12 @@ func (s *Server) register() {
 		nspv1.RegisterConfigurationManagerServer(s.grpc, &configurationManager{server: s})
 	}
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	s.unaries = make(map[string]bool)
+	for service, info := range s.grpc.GetServiceInfo() {
+		for _, m := range info.Methods {
+			s.unaries["/"+service+"/"+m.Name] = !m.IsClientStream && !m.IsServerStream
+		}
+	}
 }
 
 // maxStreams bounds the calls that one connection may have open.
@@ -218,6 +228,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.health.Shutdown()
 	close(s.stopping)
+	s.arrivals.stop()
 	cut := time.AfterFunc(s.cfg.Grace, s.grpc.Stop)
 	defer cut.Stop()
 	s.grpc.GracefulStop()
@@ -228,6 +239,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	arrived(ctx)
 	start := time.Now()
 	caller := s.caller(ctx)
 	var resp any
