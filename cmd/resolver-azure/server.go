@@ -72,7 +72,7 @@ func run(ctx context.Context, cfg config, a azure, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	polls := newPolls(ctx, a, cfg.interval, log)
 	// Polls are started by handlers, so all of these have to have returned before one waits for those.
-	server := grpc.NewServer(grpc.Creds(creds), grpc.WaitForHandlers(true))
+	server := grpc.NewServer(grpc.Creds(creds), grpc.WaitForHandlers(true), grpc.ConnectionTimeout(serve.GreetWithin))
 	resolverv1.RegisterResolverServer(server, &resolver{polls: polls, scopes: cfg.scopes})
 	var stopping sync.WaitGroup
 	stopping.Go(func() { <-ctx.Done(); server.Stop() })

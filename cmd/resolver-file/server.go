@@ -80,7 +80,7 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	server, r := grpc.NewServer(grpc.Creds(creds)), newResolver(all)
+	server, r := grpc.NewServer(grpc.Creds(creds), grpc.ConnectionTimeout(serve.GreetWithin)), newResolver(all)
 	resolverv1.RegisterResolverServer(server, r)
 	var running sync.WaitGroup
 	running.Go(func() { follow(ctx, cfg.file, text, cfg.every, r.set, log) })

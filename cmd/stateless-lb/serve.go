@@ -66,7 +66,7 @@ func (s *settings) listen(ctx context.Context) (_ *listeners, err error) {
 // serveHealth answers probes until ctx ends.
 func serveHealth(ctx context.Context, b *lb.Balancer, on []net.Listener) error {
 	h := health.NewServer()
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ConnectionTimeout(5 * time.Second)) // a client that says nothing does not hold up the end
 	grpc_health_v1.RegisterHealthServer(server, h)
 	failed := make(chan error, len(on))
 	var served sync.WaitGroup

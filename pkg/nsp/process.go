@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -262,9 +263,12 @@ func (p *process) edge(edge ...component) []component {
 	return edge
 }
 
+// greetWithin is how long a connection to the health socket may say nothing: the end of the server waits for it.
+const greetWithin = 5 * time.Second
+
 // serveHealth answers probes on the unix socket, which needs no certificate.
 func (p *process) serveHealth(ctx context.Context) error {
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.ConnectionTimeout(greetWithin))
 	grpc_health_v1.RegisterHealthServer(s, p.server.Health())
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,6 +23,9 @@ type Config struct {
 	// Cert, Key and ClientCA are the files of mTLS, PEM.
 	Cert, Key, ClientCA string
 }
+
+// GreetWithin is how long a connection may say nothing: the end of a server waits for it.
+const GreetWithin = 10 * time.Second
 
 // Listen opens the listener, without TLS only where the file system says who may connect.
 func Listen(cfg Config) (net.Listener, credentials.TransportCredentials, error) {

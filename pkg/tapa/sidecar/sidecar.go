@@ -228,8 +228,13 @@ func (s *Sidecar) serveTap(ctx context.Context) error {
 	return serveGRPC(ctx, server, l)
 }
 
+// greetWithin is how long a connection may say nothing: the end of the server waits for it.
+const greetWithin = 5 * time.Second
+
 func newGRPC() *grpc.Server {
-	return grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	return grpc.NewServer(
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(greetWithin))
 }
 
 func serveGRPC(ctx context.Context, server *grpc.Server, l net.Listener) error {

@@ -160,6 +160,26 @@ func TestSocketInUse(t *testing.T) {
 	eventually(t, func() bool { return healthOf(t, cfg.HealthSocket, "Startup") == "SERVING" })
 }
 
+// Connections that say nothing do not hold up the end.
+func TestSilentClients(t *testing.T) {
+	nsp, c := startNSP(t), newConnector()
+	cfg := configFor(t, nsp)
+	s := start(t, cfg, c)
+	eventually(t, func() bool { return healthOf(t, cfg.HealthSocket, "Startup") == "SERVING" })
+	for _, socket := range []string{cfg.TapSocket, cfg.HealthSocket, cfg.AdminSocket} {
+		silent, err := net.Dial("unix", socket)
+		require.NoError(t, err)
+		defer silent.Close()
+	}
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); s.stop() }()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		require.Fail(t, "the sidecar does not end")
+	}
+}
+
 // A damaged state file closes nothing that is open.
 func TestDamagedState(t *testing.T) {
 	nsp, c := startNSP(t), newConnector()
