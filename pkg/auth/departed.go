@@ -7,10 +7,17 @@ import (
 
 // Departed are the pods that have left their slices in this run, which may have been their end.
 type Departed struct {
-	mu sync.Mutex
-	// pods have the time at which each was last found to be there although it had left; zero where it was not.
-	pods map[string]time.Time
+	mu   sync.Mutex
+	pods map[string]departure
 	left chan struct{}
+}
+
+// departure is what is known of a pod that has left.
+type departure struct {
+	// found is when it was last found to be there although it had left; zero where it was not.
+	found time.Time
+	// over is set where it is known to be no more, whatever is found.
+	over bool
 }
 
 const (
@@ -24,14 +31,33 @@ const (
 func (d *Departed) Listed(podUID string, listed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.pods == nil || len(d.pods) >= maxDeparted {
-		d.pods = make(map[string]time.Time)
-	}
+	d.makeRoom()
 	if listed {
 		delete(d.pods, podUID)
 		return
 	}
-	d.pods[podUID] = time.Time{}
+	d.pods[podUID] = departure{over: d.pods[podUID].over}
+	d.tell()
+}
+
+// makeRoom is called with the lock held.
+func (d *Departed) makeRoom() {
+	if d.pods == nil || len(d.pods) >= maxDeparted {
+		d.pods = make(map[string]departure)
+	}
+}
+
+// over says that a pod is no more, whatever the API server may say of its tokens for a while.
+func (d *Departed) over(podUID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.makeRoom()
+	d.pods[podUID] = departure{over: true}
+	d.tell()
+}
+
+// tell is called with the lock held.
+func (d *Departed) tell() {
 	select {
 	case d.signal() <- struct{}{}:
 	default:
@@ -65,13 +91,15 @@ func (d *Departed) Has(podUID string) bool {
 func (d *Departed) found(podUID string, is bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, left := d.pods[podUID]; !left {
+	p, left := d.pods[podUID]
+	if !left {
 		return
 	}
-	d.pods[podUID] = time.Time{}
+	p.found = time.Time{}
 	if is {
-		d.pods[podUID] = time.Now()
+		p.found = time.Now()
 	}
+	d.pods[podUID] = p
 }
 
 // Gone tells whether a pod has left its slices and has not shown itself since: then others may have what was its own. It does not
@@ -79,6 +107,6 @@ func (d *Departed) found(podUID string, is bool) {
 func (d *Departed) Gone(podUID string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	found, left := d.pods[podUID]
-	return left && (found.IsZero() || time.Since(found) > foundLately)
+	p, left := d.pods[podUID]
+	return left && (p.over || p.found.IsZero() || time.Since(p.found) > foundLately)
 }

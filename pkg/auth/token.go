@@ -83,6 +83,8 @@ type Tokens struct {
 	mu    sync.Mutex
 	known map[digest]known
 	byPod map[string]map[digest]struct{}
+	// latest are the pods that bear their names now.
+	latest namesakes
 	// away is until when the verifier counts as away.
 	away time.Time
 	// asking counts the questions that each unknown peer has open.
@@ -95,7 +97,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	return &Tokens{
 		cfg: cfg, failures: newFailures(cfg.Failures),
 		oldSlots: make(chan struct{}, verifying), newSlots: make(chan struct{}, verifying),
-		known: make(map[digest]known), byPod: make(map[string]map[digest]struct{}), asking: make(map[netip.Addr]int),
+		known: make(map[digest]known), byPod: make(map[string]map[digest]struct{}), latest: make(namesakes), asking: make(map[netip.Addr]int),
 	}
 }
 
@@ -240,6 +242,9 @@ func (t *Tokens) remember(d digest, k known) {
 			t.byPod[uid] = make(map[digest]struct{})
 		}
 		t.byPod[uid][d] = struct{}{}
+		if over := t.latest.show(k.token); over != "" && t.cfg.Departed != nil {
+			t.cfg.Departed.over(over)
+		}
 	}
 	if k.bad == nil {
 		t.away = time.Time{}
@@ -272,6 +277,7 @@ func (t *Tokens) forget(d digest) {
 	if tokens := t.byPod[k.token.Pod.UID]; tokens != nil {
 		if delete(tokens, d); len(tokens) == 0 {
 			delete(t.byPod, k.token.Pod.UID)
+			t.latest.forget(k.token.Pod)
 		}
 	}
 }
