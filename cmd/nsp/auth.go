@@ -30,8 +30,14 @@ func addAuth(cmd *cobra.Command, cfg *nsp.AuthConfig, byDefault string) {
 		"failed authentications a second of one source address that are looked at; 0 for no limit")
 	f.Float64Var(&cfg.Failures.Total, "failed-authentications", 500, "likewise of all together")
 	f.IntVar(&cfg.Limits.Watches, "max-watches", 50_000, "watches that may be open; 0 for no limit")
+	f.IntVar(&cfg.Limits.WatchesPerPod, "max-watches-per-pod", 100,
+		"watches that one pod may have open that has proven itself by its token, trench processes apart; 0 for no limit")
 	f.IntVar(&cfg.Limits.WatchesPerPeer, "max-watches-per-peer", 1_000,
-		"watches that one pod, where that is proven, or one source address may have open; 0 for no limit; not for loopback")
+		"watches that one source address may have open whose callers prove no pod, or one trench process; 0 for no limit; not for loopback")
+	f.IntVar(&cfg.MaxRegistrationsPerPod, "max-registrations-per-pod", 500,
+		"targets that one pod may have registered that has proven itself by its token; 0 for no limit")
+	f.IntVar(&cfg.MaxRegistrationsPerPeer, "max-registrations-per-peer", 10_000,
+		"targets that one source address may have registered whose callers prove no pod; 0 for no limit; not for loopback")
 	f.IntVar(&cfg.Limits.Connections, "max-connections", 30_000, "connections that may be open; 0 for no limit")
 	f.IntVar(&cfg.Limits.ConnectionsPerPeer, "max-connections-per-peer", 1_000,
 		"connections that one source address may have open; 0 for no limit; not for loopback")

@@ -43,12 +43,14 @@ const (
 	FailsTooOften      Reason = "fails-too-often"     // failed authentications
 	TooManyWatches     Reason = "too-many-watches"
 	TooManyCalls       Reason = "too-many-connections"
+	TooManyTargets     Reason = "too-many-registrations"
 )
 
 // Reasons are all of them, so that a counter can show the zeros too.
 var Reasons = []Reason{
 	NoToken, BadToken, ExpiredCertificate, ExpiredToken, WrongAudience, NoIdentity, OtherDomain, OtherIdentity, OtherPod, OtherTarget, SharedIdentity, Superseded, OtherAddress, SharedAddress,
 	OtherTrench, NoGrant, NoRole, NotLocal, LegacyDenied, UnknownMethod, FailsTooOften, TooManyWatches, TooManyCalls,
+	TooManyTargets,
 }
 
 // Refusal is the error of somebody who was refused.

@@ -41,6 +41,8 @@ type AuthConfig struct {
 	LegacyRegistration string
 	Failures           auth.FailureLimits
 	Limits             server.Limits
+	// MaxRegistrationsPerPod and MaxRegistrationsPerPeer bound what one caller registers; 0 is no limit.
+	MaxRegistrationsPerPod, MaxRegistrationsPerPeer int
 }
 
 // namespaceMode is what a namespace process takes where nothing is chosen, trenchMode what a trench process does: the strictest
@@ -115,7 +117,8 @@ func (c *ProcessConfig) validateAuthValues() error {
 		}
 	}
 	l := c.Limits
-	if min(l.Watches, l.WatchesPerPeer, l.Connections, l.ConnectionsPerPeer, l.RequestBytes) < 0 || min(c.Failures.PerPeer, c.Failures.Total) < 0 {
+	if min(l.Watches, l.WatchesPerPod, l.WatchesPerPeer, l.Connections, l.ConnectionsPerPeer, l.RequestBytes,
+		c.MaxRegistrationsPerPod, c.MaxRegistrationsPerPeer) < 0 || min(c.Failures.PerPeer, c.Failures.Total) < 0 {
 		errs = append(errs, errors.New("a limit is below 0: 0 is no limit"))
 	}
 	return errors.Join(errs...)

@@ -114,6 +114,7 @@ func (p *process) openRegistry(ctx context.Context) error {
 	p.registry = registry.New(registry.Config{
 		Store: p.store, Sink: &p.sink, Namespace: p.common.Namespace, Timeout: p.common.EntryTimeout, Log: p.log,
 		Observe: p.metrics.round, Gone: p.departed.Gone,
+		MostPerPod: p.common.MaxRegistrationsPerPod, MostPerPeer: p.common.MaxRegistrationsPerPeer,
 	})
 	var err error
 	p.saved, err = p.registry.Load(ctx)

@@ -46,7 +46,8 @@ func (t *trench) openOwn(ctx context.Context) error {
 // targets are what nsp.v1.TargetRegistry is served from.
 func (t *trench) targets() (server.Targets, server.Registry) {
 	if t.relay != nil {
-		return t.relay, t.relay
+		return t.relay, t.relay // which may have calls wait for the namespace process
 	}
-	return t.engine, t.registry
+	crowd := server.NewCrowd(t.engine, t.registry)
+	return crowd, crowd
 }

@@ -7,6 +7,8 @@ var (
 	ErrInvalid = errors.New("invalid target")
 	// ErrForeign is wrapped where the entry is another pod's.
 	ErrForeign = errors.New("registered by another pod")
+	// ErrTooMany is wrapped where the caller has as many entries as it may have.
+	ErrTooMany = errors.New("too many registrations")
 	// ErrStore is wrapped where the store failed; the operation had no effect.
 	ErrStore = errors.New("registry store failed")
 	// ErrStopped is returned once the registry has ended; the operation had no effect.

@@ -2,6 +2,9 @@ package registry_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -104,3 +107,44 @@ func (r *record) byName() map[string]registry.Status {
 	}
 	return out
 }
+
+// One caller has so many entries and no more; what it has it may refresh, change and unregister.
+func TestEntriesOfOneCallerAreBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		caller, other registry.Caller
+		free          bool
+	}{
+		"a pod":    {caller: registry.Caller{PodUID: "one", Peer: peer("10.0.0.1")}, other: registry.Caller{PodUID: "two", Peer: peer("10.0.0.1")}},
+		"a peer":   {caller: registry.Caller{Peer: peer("10.0.0.1")}, other: registry.Caller{Peer: peer("10.0.0.2")}},
+		"loopback": {caller: registry.Caller{Peer: peer("127.0.0.1")}, other: registry.Caller{Peer: peer("10.0.0.2")}, free: true},
+		"nobody":   {other: registry.Caller{Peer: peer("10.0.0.2")}, free: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, registry.Config{Store: memory.New(), Timeout: time.Hour, MostPerPod: 3, MostPerPeer: 3})
+			r.SetLimits("t", nil)
+			ctx := t.Context()
+			at := func(i uint64) registry.Target { return target("s", i, fmt.Sprintf("172.16.0.%d", i)) }
+			for i := range uint64(3) {
+				require.NoError(t, r.Register(ctx, at(i+1), tt.caller))
+			}
+			err := r.Register(ctx, at(4), tt.caller)
+			_, reserved := r.Reserve(ctx, at(5), tt.caller, false)
+			if tt.free {
+				require.NoError(t, errors.Join(err, reserved))
+				return
+			}
+			for _, err := range []error{err, reserved} {
+				require.ErrorIs(t, err, registry.ErrTooMany)
+				require.ErrorContains(t, err, "unregister some first")
+			}
+			require.NoError(t, r.Register(ctx, at(1), tt.caller))
+			require.NoError(t, r.Register(ctx, at(4), tt.other), "others have their own")
+			require.NoError(t, r.Unregister(ctx, at(2), tt.caller))
+			_, err = r.Reserve(ctx, at(5), tt.caller, false)
+			require.NoError(t, err)
+			require.ErrorIs(t, r.Register(ctx, at(6), tt.caller), registry.ErrTooMany)
+		})
+	}
+}
+
+func peer(a string) netip.Addr { return netip.MustParseAddr(a) }

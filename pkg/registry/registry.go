@@ -32,6 +32,9 @@ type Config struct {
 	// Timeout is how long an entry lives without a refresh; 0 means 60 s.
 	Timeout time.Duration
 	Limits  Limits
+	// MostPerPod and MostPerPeer are how many entries one proven pod may have, and one source address that is not loopback, of
+	// which no more is known; 0 is no limit.
+	MostPerPod, MostPerPeer int
 	// Gone tells whether a pod has left the cluster, so that others may have what it registered; nil says that none has. It is
 	// called by Run and must not block.
 	Gone func(podUID string) bool
@@ -146,14 +149,14 @@ func (r *Registry) readable(ctx context.Context, stored []*Entry) []*Entry {
 }
 
 // Register stores the target, or refreshes it. When it returns nil that is durable and watchers can see it. The error
-// wraps ErrInvalid, ErrForeign, ErrStore or ErrStopped, or is that of the context: then it may have been done, but never after what the
+// wraps ErrInvalid, ErrForeign, ErrTooMany, ErrStore or ErrStopped, or is that of the context: then it may have been done, but never after what the
 // caller asks for next.
 func (r *Registry) Register(ctx context.Context, t Target, c Caller) error {
 	e, err := newEntry(t, c, r.cfg.Namespace, r.cfg.Limits)
 	if err != nil {
 		return err
 	}
-	apply, refusal := r.owned(e.Key, c, func(t *table) []Change { return t.alone(e, c, t.register) })
+	apply, refusal := r.claiming(e.Key, c, func(t *table) []Change { return t.alone(e, c, t.register) })
 	if err := r.do(ctx, apply); err != nil {
 		return err
 	}

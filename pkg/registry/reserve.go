@@ -23,7 +23,7 @@ func (r *Registry) Reserve(ctx context.Context, t Target, c Caller, wait bool) (
 		return 0, err
 	}
 	call := &reservation{ctx: ctx, wait: wait, answer: make(chan reply, 1)}
-	apply, refusal := r.owned(want.Key, c, func(t *table) []Change {
+	apply, refusal := r.claiming(want.Key, c, func(t *table) []Change {
 		return t.alone(want, c, func(e Entry) []Change { return t.reserve(e, call) })
 	})
 	err = r.do(ctx, apply)

@@ -23,6 +23,8 @@ type table struct {
 	entries map[Key]*Entry
 	ids     map[uint64]*Entry
 	holders map[slot]*Entry
+	// owned counts the entries of each owner.
+	owned map[owner]int
 	// waiting has the blocked entries of each slot, lowest ID first.
 	waiting map[slot][]*Entry
 	blocked int
@@ -40,7 +42,7 @@ type table struct {
 func newTable(nextID uint64) *table {
 	nextID = max(nextID, 1)
 	return &table{
-		entries: map[Key]*Entry{}, ids: map[uint64]*Entry{}, holders: map[slot]*Entry{}, waiting: map[slot][]*Entry{},
+		entries: map[Key]*Entry{}, ids: map[uint64]*Entry{}, holders: map[slot]*Entry{}, owned: map[owner]int{}, waiting: map[slot][]*Entry{},
 		nextID: nextID, before: map[Key]*Entry{}, firstID: nextID, registered: map[Key]uint64{},
 		reservations: newReservations(),
 	}
@@ -224,6 +226,7 @@ func (t *table) stage(k Key) {
 
 func (t *table) link(e *Entry) {
 	t.entries[e.Key], t.ids[e.ID] = e, e
+	t.owned[ownerOf(e.Caller)]++
 	s, ok := slotOf(e)
 	switch {
 	case ok && e.Blocked:
@@ -238,6 +241,10 @@ func (t *table) link(e *Entry) {
 func (t *table) unlink(e *Entry) {
 	delete(t.entries, e.Key)
 	delete(t.ids, e.ID)
+	who := ownerOf(e.Caller)
+	if t.owned[who]--; t.owned[who] == 0 {
+		delete(t.owned, who)
+	}
 	s, ok := slotOf(e)
 	switch {
 	case ok && e.Blocked:

@@ -40,6 +40,7 @@ var codeOf = []struct {
 	{auth.ErrUnverified, codes.Unavailable},
 	{errShared, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
+	{registry.ErrTooMany, codes.ResourceExhausted},
 	{registry.ErrFull, codes.ResourceExhausted},
 	{registry.ErrWithdrawn, codes.Aborted},
 	{registry.ErrStore, codes.Unavailable},

@@ -15,8 +15,9 @@ import (
 // Limits bound what callers may take. 0 is no limit. What is per peer does not hold for loopback, behind which there is
 // kubectl port-forward or a proxy of the pod's own.
 type Limits struct {
-	// Watches are streams that are open; WatchesPerPeer those of one pod where that is proven, else of one source address.
-	Watches, WatchesPerPeer int
+	// Watches are streams that are open; WatchesPerPod those of one pod or machine where that is proven, WatchesPerPeer those of one source
+	// address where it is not, or of a trench process, which watches for others.
+	Watches, WatchesPerPod, WatchesPerPeer int
 	// Connections are those that are open, handshakes included.
 	Connections, ConnectionsPerPeer int
 	// RequestBytes is the largest message that is taken; 0 is gRPC's own limit of 4 MiB.
@@ -63,14 +64,19 @@ type watchingAs struct {
 // beginWatch finds room for a watch; done gives it back.
 func (s *Server) beginWatch(c auth.Caller) (done func(), err error) {
 	as, each := watchingAs{addr: c.Addr}, s.cfg.Limits.WatchesPerPeer
-	if uid := cmp.Or(c.Pod.UID, c.Target.UID); uid != "" {
+	uid := cmp.Or(c.Pod.UID, c.Target.UID)
+	switch {
+	case uid != "":
 		as = watchingAs{pod: uid}
-	} else if c.Local() {
+		if !c.TrenchProcess {
+			each = s.cfg.Limits.WatchesPerPod
+		}
+	case c.Local():
 		each = 0
 	}
 	switch total, own := s.watches.take(as, s.cfg.Limits.Watches, each); {
 	case !own:
-		return nil, auth.TooMany(auth.TooManyWatches, "this peer has %d watches open already", each)
+		return nil, auth.TooMany(auth.TooManyWatches, "this caller has %d watches open already: close some first", each)
 	case !total:
 		return nil, auth.TooMany(auth.TooManyWatches, "%d watches are open already", s.cfg.Limits.Watches)
 	}

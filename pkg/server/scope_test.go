@@ -324,7 +324,7 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 }
 
 func TestWatchesAreBounded(t *testing.T) {
-	n, _ := byToken(t, func(c *Config) { c.Limits = Limits{Watches: 3, WatchesPerPeer: 2} })
+	n, _ := byToken(t, func(c *Config) { c.Limits = Limits{Watches: 3, WatchesPerPod: 2, WatchesPerPeer: 1} })
 	feed := func(ctx context.Context) error {
 		watch, err := targetpoolv1.NewTargetFeedClient(n.dial(from(9))).Watch(ctx,
 			&targetpoolv1.TargetFeedWatchRequest{Conduit: &targetpoolv1.Conduit{Trench: "t", Name: "c"}})
@@ -338,7 +338,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	require.NoError(t, feed(n.as("red/1")))
 	err := feed(n.as("red/1"))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.ErrorContains(t, err, "this peer has 2")
+	require.ErrorContains(t, err, "this caller has 2")
 	require.NoError(t, feed(n.as("red/2")), "from the same address, but another pod")
 	require.ErrorContains(t, feed(n.as("red/3")), "3 watches")
 	end()

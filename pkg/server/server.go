@@ -360,6 +360,9 @@ func reasonOf(err error) auth.Reason {
 	if errors.Is(err, registry.ErrForeign) {
 		return auth.OtherPod
 	}
+	if errors.Is(err, registry.ErrTooMany) {
+		return auth.TooManyTargets
+	}
 	return ""
 }
 
