@@ -143,18 +143,99 @@ func TestNothingIsAnsweredBeforeOpen(t *testing.T) {
 	require.Len(t, b.Changes, 1)
 }
 
+// Whoever has read everything waits on the channel that came with that, and the next change closes it.
+func TestPublishWakes(t *testing.T) {
+	top := feed.NewTopic[int, string](1)
+	top.Open()
+	c := top.Follow()
+	_, _, _ = c.Next()
+	_, ok, more := c.Next()
+	require.False(t, ok)
+	top.Publish(1, []change{{Key: 1, Value: "a"}})
+	select {
+	case <-more:
+	default:
+		t.Fatal("nobody was woken")
+	}
+	b, ok, _ := c.Next()
+	require.True(t, ok)
+	require.Equal(t, []change{{Key: 1, Value: "a"}}, b.Changes)
+}
+
+// A topic that takes the place of another one knows nothing of what that had told: who resumes from there begins anew.
+func TestATopicKnowsNothingOfItsPredecessor(t *testing.T) {
+	top := feed.NewTopicAt[int, string](7, 10)
+	top.Open()
+	require.EqualValues(t, 7, top.Revision())
+	for rev, snapshot := range map[uint64]bool{6: true, 7: false} {
+		b, _, _ := top.Resume(rev).Next()
+		require.Equal(t, snapshot, b.Snapshot, "resume from %d", rev)
+	}
+}
+
+// A value is told once to each watcher, also to one that comes later.
+func TestBoardTellsOnce(t *testing.T) {
+	b := newBoard()
+	for range 2 {
+		w := b.Watch("one")
+		defer w.Close()
+		b.Set("one", 1, 10)
+		_, _, ok, _ := w.Next()
+		require.True(t, ok)
+		_, _, ok, _ = w.Next()
+		require.False(t, ok, "nothing new")
+	}
+}
+
+// A value is a value, whatever it is and of whatever revision.
+func TestBoardTellsZero(t *testing.T) {
+	b := newBoard()
+	w := b.Watch("one")
+	defer w.Close()
+	b.Set("one", 0, 0)
+	v, rev, ok, _ := w.Next()
+	require.True(t, ok)
+	require.Zero(t, v)
+	require.Zero(t, rev)
+}
+
+// Who leaves takes nothing from those who stay.
+func TestBoardServesThoseWhoStay(t *testing.T) {
+	b := newBoard()
+	stays, leaves := b.Watch("one"), b.Watch("one")
+	defer stays.Close()
+	leaves.Close()
+	require.True(t, b.Watched("one"))
+	b.Set("one", 1, 10)
+	v, _, ok, _ := stays.Next()
+	require.True(t, ok)
+	require.Equal(t, 10, v)
+}
+
 func TestRemovingTheUnknownWakesNobody(t *testing.T) {
 	top := feed.NewTopic[int, string](1)
 	top.Open()
 	c := top.Follow()
 	_, _, _ = c.Next()
 	_, _, more := c.Next()
-	top.Publish(1, []change{{Key: 1, Gone: true}})
-	select {
-	case <-more:
-		t.Fatal("woken for nothing")
-	default:
+	quiet := func(more <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-more:
+			t.Fatal("woken for nothing")
+		default:
+		}
 	}
+	top.Publish(1, []change{{Key: 1, Gone: true}})
+	quiet(more)
+	top.Publish(2, []change{{Key: 1, Value: "a"}})
+	top.Publish(3, []change{{Key: 1, Gone: true}})
+	_, ok, _ := c.Next()
+	require.True(t, ok)
+	_, _, more = c.Next()
+	top.Publish(4, []change{{Key: 1, Gone: true}}) // it is gone already
+	quiet(more)
+	require.EqualValues(t, 3, top.Revision())
 }
 
 func newBoard() *feed.Board[string, int] {

@@ -101,3 +101,54 @@ func FuzzService(f *testing.F) {
 		}
 	})
 }
+
+// A policy is what the annotation says now: each takes effect when it changes, on members that are as they were.
+func TestPoliciesChangeWhileMembersStay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotation, value string
+		members           []Endpoint
+		before, after     Answer
+	}{
+		"assignment": {
+			AnnotationAssignment, "ready", []Endpoint{pod("u1", "10.0.0.1", false)},
+			Answer{State: Inactive, Reason: ReasonNotReady, Assigned: true}, Answer{State: Inactive, Reason: ReasonNotReady},
+		},
+		"draining": {
+			AnnotationDraining, "keep", []Endpoint{leaving("u1", "10.0.0.1", true), pod("u2", "10.0.0.2", true)},
+			Answer{State: Inactive, Reason: ReasonTerminating, Assigned: true}, Answer{State: DrainingState, Reason: ReasonDraining, Assigned: true},
+		},
+		"panic threshold": {
+			AnnotationPanicThreshold, "60", []Endpoint{pod("u1", "10.0.0.1", false), pod("u2", "10.0.0.2", true)},
+			Answer{State: Inactive, Reason: ReasonNotReady, Assigned: true}, Answer{State: Active, Reason: ReasonPanic, Assigned: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := service("s", "t1", "x1")
+			tb := table(s)
+			put(tb, slice4("s", "x", 1, tc.members...))
+			require.Equal(t, at(1), tb.Member(podOf("u1")).Streams[x1].Caused)
+			for _, want := range []struct {
+				annotations map[string]string
+				Answer
+			}{{nil, tc.before}, {map[string]string{tc.annotation: tc.value}, tc.after}, {nil, tc.before}} {
+				s.Annotations = want.annotations
+				tb.SetService(s)
+				tb.Flush()
+				is := tb.Member(podOf("u1")).Streams[x1]
+				require.True(t, is.equal(Answer{State: want.State, Reason: want.Reason, Assigned: want.Assigned, Services: []Ref{s.Ref}}), "%+v", is)
+			}
+		})
+	}
+}
+
+// Of two pools of one stream the one that gives more decides, in both respects.
+func TestStrongestOfTwoPoolsOfOneStream(t *testing.T) {
+	for _, order := range [][2]string{{"ready", "membership"}, {"membership", "ready"}} {
+		a, b := service("a", "t1", "x1"), service("b", "t1", "x1")
+		a.Annotations = map[string]string{AnnotationAssignment: order[0]}
+		b.Annotations = map[string]string{AnnotationAssignment: order[1]}
+		tb := table(a, b)
+		put(tb, slice4("a", "x", 1, pod("u1", "10.0.0.1", false)), slice4("b", "y", 1, pod("u1", "10.0.0.1", false)))
+		require.True(t, tb.Member(podOf("u1")).Streams[x1].Assigned, "%s, %s", order[0], order[1])
+	}
+}

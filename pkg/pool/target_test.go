@@ -26,11 +26,15 @@ func confirmed(name, uid string, addrs ...string) Target {
 	return t
 }
 
+func targetService() Service {
+	return Service{Ref: Ref{"app", "web"}, UID: "s", HasSelector: true, Labels: map[string]string{LabelMarker: MarkerValue,
+		LabelNamespace: "nsp", LabelTrench: "t1", LabelConduit: "c1", LabelStream: "x1"}}
+}
+
 // targetTable has one pool in namespace app, which the grant is for.
 func targetTable(externals ...string) *Table {
 	table := New(Config{Namespace: "nsp", Grants: NewGrants([]Grant{{Namespace: "app", Trench: "t1", Externals: externals}})})
-	table.SetService(Service{Ref: Ref{"app", "web"}, UID: "s", HasSelector: true, Labels: map[string]string{LabelMarker: MarkerValue,
-		LabelNamespace: "nsp", LabelTrench: "t1", LabelConduit: "c1", LabelStream: "x1"}})
+	table.SetService(targetService())
 	return table
 }
 
@@ -107,6 +111,56 @@ func TestATargetOfManySlicesIsOneMember(t *testing.T) { // P2
 	table.DeleteSlice("app", "four")
 	require.Equal(t, []string{"vm [2001:db8::1] 1"}, targetMembers(table))
 	require.Zero(t, table.pools[Ref{"app", "web"}].published.Counts.Ready)
+}
+
+// Of a target that is in several slices each speaks for its own address, whichever of them is the newest.
+func TestATargetIsReadyWhereOneSliceSaysSo(t *testing.T) {
+	for name, versions := range map[string][2]uint64{"the ready one is older": {1, 2}, "the ready one is newer": {2, 1}} {
+		t.Run(name, func(t *testing.T) {
+			good, bad := targetSlice("a", versions[0], AddressTypeIPv4, "vm", "u", "192.0.2.1"),
+				targetSlice("b", versions[1], AddressTypeIPv4, "vm", "u", "192.0.2.2")
+			bad.Endpoints[0].Ready = new(false)
+			good.Changed, bad.Changed = at(int(versions[0])), at(int(versions[1]))
+			for range 20 { // slices are kept in maps
+				table := targetTable("vm")
+				table.SetTarget(confirmed("vm", "u", "192.0.2.1", "192.0.2.2"))
+				table.SetSlice(good)
+				table.SetSlice(bad)
+				require.Len(t, targetMembers(table), 1)
+				answer := table.Member(MemberKey{Namespace: "app", UID: "u"}).Streams[streamOf("t1", "x1")]
+				require.Equal(t, Active, answer.State)
+				require.Equal(t, at(2), answer.Caused, "the newest word")
+			}
+		})
+	}
+}
+
+// A namespace that is no longer watched takes its targets along: who returns is to be confirmed anew.
+func TestTargetsGoWithTheirNamespace(t *testing.T) {
+	table := targetTable("vm")
+	slice := targetSlice("a", 1, AddressTypeIPv4, "vm", "u", "192.0.2.1")
+	table.SetTarget(confirmed("vm", "u", "192.0.2.1"))
+	table.SetSlice(slice)
+	require.Equal(t, vmMember, targetMembers(table))
+	table.DropNamespace("app")
+	require.Empty(t, targetMembers(table))
+	table.SetService(targetService())
+	table.SetSlice(slice)
+	require.Empty(t, targetMembers(table))
+}
+
+// A reference that leads out of the slice's namespace is refused, also where such a target is known there.
+func TestATargetIsOfItsNamespace(t *testing.T) {
+	table := targetTable(Any)
+	table.SetTarget(confirmed("vm", "u", "192.0.2.1"))
+	slice := targetSlice("a", 1, AddressTypeIPv4, "vm", "u", "192.0.2.1")
+	slice.Endpoints[0].Target.Namespace = "zoo"
+	table.SetSlice(slice)
+	require.Empty(t, targetMembers(table))
+	require.Contains(t, table.Pool(Ref{"app", "web"}).Problems[0], `targetRef is in namespace "zoo"`)
+	slice.Endpoints[0].Target.Namespace = ""
+	table.SetSlice(slice)
+	require.Equal(t, vmMember, targetMembers(table))
 }
 
 // TestTargetsInAnyOrder compares each order of events, with flushes in between, with one flush of the result.

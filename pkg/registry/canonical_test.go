@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +71,15 @@ func TestInvalid(t *testing.T) { // P29
 		"large context":   {Target{Stream: st, IPs: ip, Context: map[string]string{"k": strings.Repeat("x", 8192)}}, "8193 bytes"},
 		"many addresses":  {Target{Stream: st, IPs: many}, "4097 addresses"},
 		"not UTF-8":       {Target{Stream: st, IPs: ip, Context: map[string]string{"k": "\xff"}}, "UTF-8"},
+		"key not UTF-8":   {Target{Stream: st, IPs: ip, Context: map[string]string{"\xff": "v"}}, "UTF-8"},
+		"name not UTF-8":  {Target{Stream: stream.Key{Trench: "t", Conduit: "c", Name: "\xff"}, IPs: ip}, "UTF-8"},
+		"host not UTF-8":  {Target{Type: Frontend, IPs: []string{"host", "\xff"}}, "UTF-8"},
+		"long host":       {Target{Type: Frontend, IPs: []string{strings.Repeat("h", 254), "host"}}, "254 characters"},
+		"long scope":      {Target{Type: Frontend, Scope: strings.Repeat("t", 254), IPs: []string{"host"}}, "254 characters"},
+		"long trench":     {Target{Stream: stream.Key{Trench: strings.Repeat("t", 254), Conduit: "c", Name: "s"}, IPs: ip}, "254 characters"},
+		"long conduit":    {Target{Stream: stream.Key{Trench: "t", Conduit: strings.Repeat("c", 254), Name: "s"}, IPs: ip}, "254 characters"},
+		"long stream":     {Target{Stream: stream.Key{Trench: "t", Conduit: "c", Name: strings.Repeat("s", 254)}, IPs: ip}, "254 characters"},
+		"larger context":  {Target{Type: Frontend, IPs: []string{"host"}, Context: map[string]string{"k": strings.Repeat("x", 8*8192)}}, "65537 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newEntry(c.target, Caller{}, "ns", Limits{}.withDefaults())
@@ -78,6 +88,22 @@ func TestInvalid(t *testing.T) { // P29
 			require.Less(t, len(err.Error()), 1000)
 		})
 	}
+}
+
+// What is as large as may be is taken.
+func TestTheLargestIsTaken(t *testing.T) {
+	long := strings.Repeat("x", 253)
+	many := slices.Repeat([]string{"10.0.0.1"}, 4096)
+	for name, target := range map[string]Target{
+		"DEFAULT":  {Stream: stream.Key{Trench: long, Conduit: long, Name: long}, IPs: many, Context: map[string]string{"k": strings.Repeat("x", 8191)}},
+		"FRONTEND": {Type: Frontend, Scope: long, IPs: []string{long}, Context: map[string]string{"k": strings.Repeat("x", 8*8192-1)}},
+	} {
+		e, err := newEntry(target, Caller{}, "ns", Limits{}.withDefaults())
+		require.NoError(t, err, name)
+		require.Equal(t, target.IPs, e.IPs, name)
+	}
+	_, err := newEntry(Target{Type: Frontend, Context: map[string]string{"k": "v"}}, Caller{}, "ns", Limits{Context: math.MaxInt})
+	require.NoError(t, err, "without a limit there is none for others either")
 }
 
 // TestOtherTypesAreFree: load balancers register host names without a stream, and 1.x keeps whatever comes.

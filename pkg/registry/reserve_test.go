@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -76,6 +77,62 @@ func TestReserveWaits(t *testing.T) {
 		require.NoError(t, r.Unregister(t.Context(), all[0], nobody))
 		require.EqualValues(t, 1, <-got)
 	})
+}
+
+// Who is Ready comes before others, then who came first; and that may change while they wait. // D9
+func TestReadyComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, registry.Config{Store: memory.New()})
+		limit(r, 1)
+		all := numbered(5)
+		holder := all[0]
+		_, err := r.Reserve(t.Context(), holder, nobody, false)
+		require.NoError(t, err)
+		got := make(chan registry.Target)
+		for _, one := range all[1:] {
+			go func() {
+				if _, err := r.Reserve(t.Context(), one, nobody, true); err == nil {
+					got <- one
+				}
+			}()
+			synctest.Wait()
+		}
+		prefer := func(i int, ready bool) {
+			k, err := registry.KeyOf(all[i], own)
+			require.NoError(t, err)
+			r.Prefer(map[registry.Key]bool{k: ready})
+		}
+		prefer(2, true)
+		prefer(3, true)
+		prefer(4, true)
+		prefer(2, false)
+		for _, want := range []int{3, 4, 1, 2} {
+			synctest.Wait()
+			require.NoError(t, r.Unregister(t.Context(), holder, nobody))
+			holder = <-got
+			require.Equal(t, all[want].IPs, holder.IPs)
+		}
+	})
+}
+
+// A reservation is its latest caller's, as a registration is: it says which pod the addresses belong to.
+func TestReserveFollowsItsCaller(t *testing.T) {
+	sink := new(record)
+	r := run(t, registry.Config{Store: memory.New(), Sink: sink})
+	limit(r, 1)
+	here, there := registry.Caller{Peer: netip.MustParseAddr("10.0.0.1")}, registry.Caller{Peer: netip.MustParseAddr("10.0.0.2")}
+	for _, caller := range []registry.Caller{here, there, there} {
+		id, err := r.Reserve(t.Context(), target("s", 7, "172.16.0.1"), caller, false)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, id, "whatever it stated before")
+		var last *registry.Entry
+		for _, c := range sink.all() {
+			if c.Reserved {
+				last = c.New
+			}
+		}
+		require.Equal(t, caller, last.Caller)
+	}
 }
 
 // TestReservationLapses: nobody refreshes it, so the one who waits gets it after the lease.

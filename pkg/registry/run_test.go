@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strconv"
 	"sync"
@@ -15,7 +16,11 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The default of 100 checks misses rules that need several events to meet; a flag of the caller wins.
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "2000")
+	goleak.VerifyTestMain(m)
+}
 
 const own = "ns"
 
