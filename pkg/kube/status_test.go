@@ -110,7 +110,7 @@ func TestStatusLife(t *testing.T) {
 	require.Positive(t, series(t, s))
 }
 
-// M10: with the marker gone the conditions go, those of others stay, and one event says who serves the Service now.
+// With the marker gone the conditions go, those of others stay, and one event says who serves the Service now.
 func TestStatusMarkerRemoved(t *testing.T) {
 	e := newEnv(t, readServices, writeStatus, writeEvents)
 	service := e.service(t, "pool")

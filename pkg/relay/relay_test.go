@@ -74,7 +74,7 @@ func TestAnotherTrenchIsRefused(t *testing.T) {
 	require.NoError(t, p.Unregister(t.Context(), registry.Target{Stream: x1}, from(1)))
 }
 
-// An old load balancer on the trench process has readiness, and an old TAPA notices nothing of it. // M7
+// An old load balancer on the trench process has readiness, and an old TAPA notices nothing of it.
 func TestReadinessReachesOldLoadBalancers(t *testing.T) {
 	n := newNSP(t).start()
 	p := n.relay(memory.New()).live()

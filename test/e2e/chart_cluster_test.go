@@ -59,7 +59,7 @@ func TestChartCommandLineFitsProgram(t *testing.T) {
 	}
 }
 
-// The API server checks names, types and values of every object, and by PodSecurity the pods. // M9
+// The API server checks names, types and values of every object, and by PodSecurity the pods.
 func TestChartIsAcceptedByServer(t *testing.T) {
 	c := cluster.Get(t)
 	for _, variant := range chartVariants {
@@ -165,7 +165,7 @@ func TestChartServiceReachesPod(t *testing.T) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-// The namespace process may do what it needs, in its namespace, and nothing else (M9).
+// The namespace process may do what it needs, in its namespace, and nothing else.
 func TestChartPermissions(t *testing.T) {
 	c := cluster.Get(t)
 	namespace, other := c.Namespace(t), c.Namespace(t)

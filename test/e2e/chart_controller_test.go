@@ -37,7 +37,7 @@ spec: {conduit: conduit-a}
 `
 
 // The controller's Role is what it asks for, but for finalizers, which are looked at where it names an owner, and for list, which
-// client-go uses if a watch cannot begin with what is there. // M9
+// client-go uses if a watch cannot begin with what is there.
 func TestChartControllerPermissionsAreMinimal(t *testing.T) {
 	cluster.SkipIfShort(t)
 	c, err := cluster.Start(t.Context(), cluster.Config{Audit: true})

@@ -45,7 +45,7 @@ func TestChartInstallsCRDs(t *testing.T) {
 	}
 }
 
-// A second installation in a cluster leaves the CRDs to the first, and an upgrade or removal of it does not take them away. // M9
+// A second installation in a cluster leaves the CRDs to the first, and an upgrade or removal of it does not take them away.
 func TestChartInstalledTwice(t *testing.T) {
 	c := cluster.Get(t)
 	helm := helmOn(t, c)

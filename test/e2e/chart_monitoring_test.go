@@ -41,7 +41,7 @@ func chartWithFiles(t *testing.T) string {
 }
 
 // Rules and dashboards arrive as they are in the files, braces and all, and the API server takes what is made of them, as the
-// Prometheus operator defines it. // M13
+// Prometheus operator defines it.
 func TestChartMonitoring(t *testing.T) {
 	c := cluster.Get(t)
 	crds, err := exec.CommandContext(t.Context(), "go", "-C", filepath.Join("..", "crds"), "run", ".").Output()

@@ -46,7 +46,7 @@ type rightsScene struct {
 }
 
 // The Roles allow what the processes ask for and nothing else: with any one verb less something would be refused, and any verb
-// more would be of no use. What is asked for is what the audit log of the API server has after a run through the repertoire. // M9
+// more would be of no use. What is asked for is what the audit log of the API server has after a run through the repertoire.
 func TestChartPermissionsAreMinimal(t *testing.T) {
 	cluster.SkipIfShort(t)
 	c, err := cluster.Start(t.Context(), cluster.Config{Audit: true})
@@ -206,7 +206,7 @@ func asked(requests []cluster.Request, rules []rbacv1.PolicyRule) []string {
 }
 
 // A list of target namespaces gives rights there and nowhere else; "*" gives them everywhere, but ConfigMaps stay those of the
-// installation's own namespace. // M8
+// installation's own namespace.
 func TestChartTargetNamespaces(t *testing.T) {
 	c := cluster.Get(t)
 	type question struct{ verb, group, resource, namespace string }

@@ -41,7 +41,7 @@ func (s *scene) told(reason, text string) {
 	}), "%s: %s", reason, text)
 }
 
-// TestReasonsOfAccepted is the life of a Service that is labelled wrongly, then rightly, then moved, then given back. // M10 M11
+// TestReasonsOfAccepted is the life of a Service that is labelled wrongly, then rightly, then moved, then given back.
 func TestReasonsOfAccepted(t *testing.T) {
 	s := newScene(t)
 	s.service("web", "stream-x")
@@ -58,7 +58,7 @@ func TestReasonsOfAccepted(t *testing.T) {
 	require.True(t, waitFor(func() bool { return len(s.get("web").Status.Conditions) == 0 }))
 }
 
-// TestHandedBack gives a Service with a cluster IP back to kube-proxy, which serves it then. // M10
+// TestHandedBack gives a Service with a cluster IP back to kube-proxy, which serves it then.
 func TestHandedBack(t *testing.T) {
 	s := newScene(t)
 	_, err := s.cluster.Service(t.Context(), cluster.ServiceConfig{

@@ -215,7 +215,7 @@ func (s *upgradeScene) registered(set string) []string {
 	return all
 }
 
-// The page is followed under an operator with the facts of Meridio's; registrations go up, and back. // X7
+// The page is followed under an operator with the facts of Meridio's; registrations go up, and back.
 func followUpgrade(t *testing.T) {
 	s := newUpgradeScene(t, "meridio")
 	file := s.oldRegistry()

@@ -143,7 +143,7 @@ func (s *lbScene) tail() string {
 	return string(data[max(0, len(data)-4000):])
 }
 
-// Readiness on a real control plane decides where real packets go, at once and through the loss of every process. // M7, X1
+// Readiness on a real control plane decides where real packets go, at once and through the loss of every process.
 func TestLoadBalancerOnRealPackets(t *testing.T) {
 	s := newLBScene(t)
 	s.service("web", "stream-a")

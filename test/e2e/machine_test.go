@@ -156,7 +156,7 @@ func (s *machineScene) balances(lb *play.LB, numbers ...int) {
 	require.NoErrorf(s, err, "want %v, have %v\n%s", want, lb.Targets(), s.nsp.LogTail())
 }
 
-// A virtual machine takes traffic, is replaced by a newer one while it still runs, loses it with the grant, and takes leave. // M15
+// A virtual machine takes traffic, is replaced by a newer one while it still runs, loses it with the grant, and takes leave.
 func TestVirtualMachineTakesTraffic(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")

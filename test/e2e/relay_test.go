@@ -101,7 +101,7 @@ func (s *relayScene) ready(pod string, is bool) {
 }
 
 // An old load balancer on the trench process has readiness from the namespace process, keeps what it has when that is killed and
-// when its own is restarted meanwhile, and is never left without targets. // M7
+// when its own is restarted meanwhile, and is never left without targets.
 func TestTrenchRelays(t *testing.T) {
 	s := newRelayScene(t)
 	s.service("web", "stream-a")

@@ -137,7 +137,7 @@ func TestServiceSaysWhyNot(t *testing.T) {
 	s.active(lb, "stream-a", "one")
 }
 
-// TestRestartsLeaveNoHole: whatever happens to the process, the load balancer never sees its target go. // P20, M7
+// TestRestartsLeaveNoHole: whatever happens to the process, the load balancer never sees its target go. // P20
 func TestRestartsLeaveNoHole(t *testing.T) {
 	s := newScene(t)
 	lb := s.lb()
@@ -214,7 +214,7 @@ func TestDeadNodeTimesOut(t *testing.T) {
 	s.targets(lb, 0)
 }
 
-// TestTwoInstallations side by side do not see each other's targets. // M9
+// TestTwoInstallations side by side do not see each other's targets.
 func TestTwoInstallations(t *testing.T) {
 	a, b := newScene(t), newScene(t)
 	lbA, lbB := a.lb(), b.lb()

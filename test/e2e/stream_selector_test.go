@@ -70,7 +70,7 @@ func (s *scene) warned(name, reason, words string) {
 	}, patience, 50*time.Millisecond, "%s %s", name, reason)
 }
 
-// TestStreamSelectsItsTargets: the annotation on Meridio's own object makes pods targets, and all of it goes as it came. // M12
+// TestStreamSelectsItsTargets: the annotation on Meridio's own object makes pods targets, and all of it goes as it came.
 func TestStreamSelectsItsTargets(t *testing.T) {
 	s := newOwnScene(t)
 	s.streams()
