@@ -18,20 +18,25 @@ func (a asked) at(peer string) asked {
 	return a
 }
 
-// TestWhoseRegistration is the ways in which an unmodified TAPA may reach the NSP, and what its sidecar claims.
-func TestWhoseRegistration(t *testing.T) {
-	six := func(s SliceSet) SliceSet {
-		s.Slice.AddressType = pool.AddressTypeIPv6
-		return s
-	}
-	host := func(uid string) pod { return ready(uid).at("10.0.0.100") }
-	for name, tc := range map[string]struct {
-		slices []SliceSet
-		peer   string
-		claims []reported
-		by     Binding
-		uid    string
-	}{
+func six(s SliceSet) SliceSet {
+	s.Slice.AddressType = pool.AddressTypeIPv6
+	return s
+}
+
+func onHost(uid string) pod { return ready(uid).at("10.0.0.100") }
+
+// whose is a registration, what is known of pods, and whose it is.
+type whose struct {
+	slices []SliceSet
+	peer   string
+	claims []reported
+	by     Binding
+	uid    string
+}
+
+// waysIn are the ways in which an unmodified TAPA may reach the NSP, and what its sidecar claims.
+func waysIn() map[string]whose {
+	return map[string]whose{
 		"behind SNAT, the peer is nobody's": {
 			[]SliceSet{slice("x", "s", 1, ready("u1"), ready("u2"))}, "192.0.2.1",
 			[]reported{claimOf(1, w1, "10.0.0.1", "172.16.0.7")}, BoundByClaim, "u1",
@@ -52,11 +57,11 @@ func TestWhoseRegistration(t *testing.T) {
 			nil, BoundByPeer, "u1",
 		},
 		"hostNetwork, one sidecar": { // D4
-			[]SliceSet{slice("x", "s", 1, host("u1"), host("u2"))}, "10.0.0.100",
+			[]SliceSet{slice("x", "s", 1, onHost("u1"), onHost("u2"))}, "10.0.0.100",
 			[]reported{claimOf(1, w1, "10.0.0.100", "172.16.0.7")}, BoundByClaim, "u1",
 		},
 		"hostNetwork, two sidecars see the same addresses, and the peer is both": { // D4
-			[]SliceSet{slice("x", "s", 1, host("u1"), host("u2"))}, "10.0.0.100",
+			[]SliceSet{slice("x", "s", 1, onHost("u1"), onHost("u2"))}, "10.0.0.100",
 			[]reported{claimOf(1, w1, "10.0.0.100", "172.16.0.7"), claimOf(2, w2, "10.0.0.100", "172.16.0.7")}, Unbound, "",
 		},
 		"contested, and the peer decides": {
@@ -70,7 +75,11 @@ func TestWhoseRegistration(t *testing.T) {
 		"the sidecar of a pod that is no member has no say": {
 			[]SliceSet{slice("x", "s", 1, ready("u2"))}, "10.0.0.2", []reported{claimOf(1, w1, "172.16.0.7")}, BoundByPeer, "u2",
 		},
-	} {
+	}
+}
+
+func TestWhoseRegistration(t *testing.T) {
+	for name, tc := range waysIn() {
 		t.Run(name, func(t *testing.T) {
 			n := running(t)
 			a := target(x1, 7).at(tc.peer)

@@ -88,13 +88,9 @@ func TestChartNotesSayWhatToDoNext(t *testing.T) {
 	require.Contains(t, notes, "any client may act for any pod")
 }
 
-// Every refusal names the value.
-func TestChartRefusesBadValues(t *testing.T) {
-	skipChartIfShort(t)
-	for _, test := range []struct {
-		name, says string
-		values     chart.Values
-	}{
+// badValues are refused, each with a message that says which value.
+func badValues() []badValue {
+	return []badValue{
 		{"unknown value", "servicefication", chart.Values{"servicefication": object{"enabled": true}}},
 		{"unknown value below", "enable", chart.Values{"serviceFication": object{"enable": true}}},
 		{"word for a switch", "/serviceFication/enabled", chart.Values{"serviceFication": object{"enabled": "yes"}}},
@@ -158,7 +154,17 @@ func TestChartRefusesBadValues(t *testing.T) {
 		{"no image", "/image/repository", chart.Values{"image": object{"repository": ""}}},
 		{"tag with a space", "/image/tag", chart.Values{"image": object{"tag": "a b"}}},
 		{"annotation that is no string", "/podAnnotations/a", chart.Values{"podAnnotations": object{"a": 1}}},
-	} {
+	}
+}
+
+type badValue struct {
+	name, says string
+	values     chart.Values
+}
+
+func TestChartRefusesBadValues(t *testing.T) {
+	skipChartIfShort(t)
+	for _, test := range badValues() {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := chart.Render(t.Context(), "meridio", test.values)
 			require.ErrorContains(t, err, test.says)

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,8 +49,10 @@ func TestImageRunsOnReadOnlyRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "kubeconfig"), data, 0o444))
 
+	port, err := cluster.FreePort()
+	require.NoError(t, err)
 	args := append([]string{}, container.Args...)
-	args = append(args, "--kubeconfig=/kubeconfig", "--port="+freePort(t), "--metrics-address=127.0.0.1:0")
+	args = append(args, "--kubeconfig=/kubeconfig", "--port="+strconv.Itoa(port), "--metrics-address=127.0.0.1:0")
 	nsp := inImage(t.Context(), root, "/bin/nsp", args...)
 	nsp.Env = []string{"NSP_NAMESPACE=" + namespace}
 	var log bytes.Buffer
@@ -122,14 +124,4 @@ func TestImage(t *testing.T) {
 	require.Contains(t, last, `ENTRYPOINT ["/bin/nsp"]`)
 	require.NotContains(t, last, "FROM")
 	require.NotContains(t, last, "RUN")
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // returns at once
-	require.NoError(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
 }

@@ -169,7 +169,8 @@ func TestInterface(t *testing.T) {
 	one.shows("stream-a OPEN, stream-b OPEN")
 
 	s.nsp.Process().Signal(syscall.SIGSTOP)
-	time.Sleep(2 * lease) // The NSP itself can only be waited for by the clock.
+	one.loses("NSP") // It has missed three heartbeats then, in which time a lease ends thrice.
+	two.loses("NSP")
 	s.nsp.Process().Signal(syscall.SIGCONT)
 	s.active(lb, "stream-a", "web-1", "web-2")
 	s.numbered(lb, "stream-a", "web-1", 1)
@@ -182,6 +183,15 @@ func TestInterface(t *testing.T) {
 	one.close("stream-b")
 	one.carries()
 	require.Eventually(t, func() bool { return len(lb.Targets()) == 0 }, patience, 10*time.Millisecond, "all are unregistered")
+}
+
+// loses waits until the sidecar says that a connection of its is gone.
+func (t *target) loses(link string) {
+	t.Helper()
+	require.Eventuallyf(t, func() bool {
+		st, ok := t.sidecar.Status(t.Context())
+		return ok && !map[string]bool{"NSP": st.NSP.Connected, "connector": st.Connector.Connected}[link]
+	}, patience, 10*time.Millisecond, "%s is still connected\n%s", link, t.sidecar.Log())
 }
 
 // setVIPs replaces the VIPs of the trench.

@@ -33,6 +33,8 @@ type target struct {
 	app     ambassadorv1.TapClient
 	// outside is the end of its wire in this network namespace, hosts the file that resolves nspName for it.
 	outside, hosts string
+	// hold is play.AmbassadorConfig.Hold while it is set.
+	hold atomic.Pointer[func(open bool, stream string) <-chan struct{}]
 	// netns is the name of its network namespace, where the test needs it.
 	netns string
 }
@@ -42,7 +44,7 @@ const nspName = "nsp.example.org"
 var netnsCount atomic.Int32
 
 // target makes a pod; number is its secondary address and its subnet.
-func (s *relayScene) target(name string, number int) *target {
+func (s *relayScene) target(name string, number int, args ...string) *target {
 	s.Helper()
 	if os.Getuid() != 0 {
 		s.Skip("network namespaces need root")
@@ -58,13 +60,19 @@ func (s *relayScene) target(name string, number int) *target {
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	_, port, _ := strings.Cut(s.nsp.Address(), ":")
 	t.sidecar, err = play.StartSidecar(s.Context(), play.SidecarConfig{
-		Namespace: s.namespace, Pod: name, PodUID: string(pod.UID), NSP: nspName + ":" + port, Dir: dir, Netns: netns,
+		Namespace: s.namespace, Pod: name, PodUID: string(pod.UID), NSP: nspName + ":" + port, Dir: dir, Netns: netns, Args: args,
 	})
 	require.NoError(s, err)
 	s.Cleanup(t.sidecar.Kill)
 	t.tapa = play.NewAmbassador(play.AmbassadorConfig{
 		Socket: t.sidecar.AmbassadorSocket(), Addresses: secondary(number), Refresh: time.Second,
 		Dial: func(string) (*grpc.ClientConn, error) { return s.trench.Dial() },
+		Hold: func(open bool, stream string) <-chan struct{} {
+			if hold := t.hold.Load(); hold != nil {
+				return (*hold)(open, stream)
+			}
+			return nil
+		},
 	})
 	require.NoError(s, t.tapa.Start())
 	s.Cleanup(t.tapa.Kill)

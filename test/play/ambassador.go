@@ -32,6 +32,9 @@ type AmbassadorConfig struct {
 	OnStatus func(stream, status string)
 	// OnCall, if set, is told of each stream that it is asked to open or to close. It must not call back.
 	OnCall func(open bool, stream string)
+	// Hold, if set, has a call hang that is about to open or to close a stream, until what it returns is closed or the TAPA is
+	// killed; nil lets it go on.
+	Hold func(open bool, stream string) <-chan struct{}
 }
 
 // Ambassador is a TAPA of Meridio 1.x with the socket that its application uses. It opens in the background, closes in the background
@@ -104,7 +107,9 @@ func (a *Ambassador) Kill() {
 
 // Open implements ambassadorv1.TapServer.
 func (a *Ambassador) Open(_ context.Context, s *ambassadorv1.Stream) (*emptypb.Empty, error) {
-	a.called(true, s)
+	if err := a.called(true, s); err != nil {
+		return nil, err
+	}
 	a.tap.Lock()
 	defer a.tap.Unlock()
 	trench, name := s.GetConduit().GetTrench().GetName(), s.GetConduit().GetName()
@@ -168,14 +173,30 @@ func leftName(s *ambassadorv1.Stream) string { return s.GetConduit().GetName() +
 
 // Close implements ambassadorv1.TapServer.
 func (a *Ambassador) Close(_ context.Context, s *ambassadorv1.Stream) (*emptypb.Empty, error) {
-	a.called(false, s)
+	if err := a.called(false, s); err != nil {
+		return nil, err
+	}
 	a.running.Go(func() { a.close(s) })
 	return &emptypb.Empty{}, nil
 }
 
-func (a *Ambassador) called(open bool, s *ambassadorv1.Stream) {
+// called holds a call; the error is that the TAPA was killed meanwhile.
+func (a *Ambassador) called(open bool, s *ambassadorv1.Stream) error {
 	if a.cfg.OnCall != nil {
 		a.cfg.OnCall(open, s.GetName())
+	}
+	if a.cfg.Hold == nil {
+		return nil
+	}
+	held := a.cfg.Hold(open, s.GetName())
+	if held == nil {
+		return nil
+	}
+	select {
+	case <-held:
+		return nil
+	case <-a.ctx.Done():
+		return a.ctx.Err()
 	}
 }
 

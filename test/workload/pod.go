@@ -106,7 +106,7 @@ func (w *Workload) launch(ctx context.Context, set string, p *pod) error {
 	if err != nil {
 		return err
 	}
-	if p.port, err = freePort(); err != nil {
+	if p.port, err = cluster.FreePort(); err != nil {
 		return err
 	}
 	dir := filepath.Join(w.cfg.Dir, set)
@@ -193,13 +193,4 @@ func readiness(dir, program string, container corev1.Container, place *strings.R
 		out = append(out, place.Replace(arg))
 	}
 	return out, nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // returns at once
-	if err != nil {
-		return 0, fmt.Errorf("finding a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
