@@ -41,7 +41,7 @@ func workloadAPI(t *testing.T) *auth.SPIFFE {
 
 // In the pod of an NSP the commands reach it as its clients do.
 func TestCommandsSpeakSPIFFE(t *testing.T) {
-	creds := grpc.Creds(workloadAPI(t).Server())
+	creds := grpc.Creds(workloadAPI(t).Server(nil))
 	addr := serve(t, example(), creds)
 	r := command(t, "pools", "--server", addr)
 	require.Equal(t, exitOK, r.code, r.stderr)
@@ -59,7 +59,7 @@ func TestCommandsSpeakSPIFFE(t *testing.T) {
 }
 
 func TestProbeSpeaksSPIFFE(t *testing.T) {
-	s := grpc.NewServer(grpc.Creds(workloadAPI(t).Server()))
+	s := grpc.NewServer(grpc.Creds(workloadAPI(t).Server(nil)))
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	addr := serveOn(t, s, "tcp", "127.0.0.1:0")
 	var stderr bytes.Buffer

@@ -66,7 +66,7 @@ func TestAgentRestarts(t *testing.T) {
 	w := newWorld(t)
 	first := w.issue(time.Hour)
 	source := w.open(w.config())
-	s := serve(t, source.Server())
+	s := serve(t, source.Server(nil))
 	w.stop()
 	require.Eventually(t, func() bool { return w.log.count("the last SVID counts until it expires") == 1 }, patience, time.Millisecond)
 	shown, err := s.call(source.Client())
@@ -110,7 +110,7 @@ func TestSVIDExpires(t *testing.T) {
 	w := newWorld(t)
 	w.issue(2 * time.Second)
 	source := w.open(w.config())
-	s := serve(t, source.Server())
+	s := serve(t, source.Server(nil))
 	w.stop()
 	require.Eventually(t, func() bool {
 		_, err := source.GetX509SVID()

@@ -2,10 +2,12 @@ package auth
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,8 +43,18 @@ type Identity struct {
 	// Account is set where the SPIFFE ID names a ServiceAccount of this process's own trust domain: in another one the same
 	// path means somebody else.
 	Account ServiceAccount
+	// Certificates are what the client showed, its own first, where that names no SPIFFE ID: who vouches for it, Targets know.
+	Certificates []*x509.Certificate
 	// Expires is when the client's certificate does; zero where it showed none.
 	Expires time.Time
+}
+
+// String is the SPIFFE ID, or else what the certificate names.
+func (i Identity) String() string {
+	if len(i.Certificates) > 0 {
+		return fmt.Sprintf("%.300q", subjects(i.Certificates[0]))
+	}
+	return i.SPIFFEID.String()
 }
 
 // IdentityOf is what the connection proves.
@@ -60,12 +72,29 @@ type identified struct {
 }
 
 // Server are the credentials of a server: mTLS, in which any client with an SVID that the trust bundles verify is let in, as
-// in Meridio 1.x. New connections use what the workload API said last.
-func (s *SPIFFE) Server() credentials.TransportCredentials {
+// in Meridio 1.x, and one without a SPIFFE ID that is one of the targets; nil lets in none. New connections use what the workload API
+// said last.
+func (s *SPIFFE) Server(targets *Targets) credentials.TransportCredentials {
 	cfg := tlsconfig.MTLSServerConfig(s, s, tlsconfig.AuthorizeAny())
+	cfg.VerifyPeerCertificate = AcceptTargets(targets, cfg.VerifyPeerCertificate)
 	// A resumed session would not be verified again, though the bundle or the client's SVID may have gone since.
 	cfg.SessionTicketsDisabled = true
 	return &serverCredentials{TransportCredentials: credentials.NewTLS(cfg), spiffe: s}
+}
+
+// AcceptTargets is a verification of client certificates that leaves those without a SPIFFE ID to the targets, and all others to
+// another one: an authority that vouches for a target does not vouch for a SPIFFE ID. nil leaves all to that.
+func AcceptTargets(targets *Targets, others func([][]byte, [][]*x509.Certificate) error) func([][]byte, [][]*x509.Certificate) error {
+	if targets == nil {
+		return others
+	}
+	return func(raw [][]byte, verified [][]*x509.Certificate) error {
+		chain, err := x509.ParseCertificates(slices.Concat(raw...))
+		if err != nil || len(chain) == 0 || len(chain[0].URIs) > 0 {
+			return others(raw, verified)
+		}
+		return targets.Accept(chain)
+	}
 }
 
 // Client are the credentials for dialling a server that has such too, as Meridio 1.x does: any verified SVID will do.
@@ -105,8 +134,11 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 
 // identify reads the SPIFFE ID of a client that has been verified; own is this process's trust domain.
 func identify(st tls.ConnectionState, own spiffeid.TrustDomain) (Identity, error) {
-	if len(st.PeerCertificates) == 0 || len(st.PeerCertificates[0].URIs) == 0 {
+	switch {
+	case len(st.PeerCertificates) == 0:
 		return Identity{}, errors.New("the client has no SPIFFE ID")
+	case len(st.PeerCertificates[0].URIs) == 0:
+		return Identity{Certificates: st.PeerCertificates, Expires: st.PeerCertificates[0].NotAfter}, nil
 	}
 	id, err := spiffeid.FromURI(st.PeerCertificates[0].URIs[0])
 	if err != nil {
@@ -120,7 +152,7 @@ func identify(st tls.ConnectionState, own spiffeid.TrustDomain) (Identity, error
 }
 
 // WithIdentity adds who the client is to server credentials that verify certificates by a CA; own is the trust domain that the
-// CA is believed for. A client without a SPIFFE ID proves nothing and is let in.
+// CA is believed for. A client without a SPIFFE ID proves nothing by that and is let in.
 func WithIdentity(c credentials.TransportCredentials, own spiffeid.TrustDomain) credentials.TransportCredentials {
 	return identifying{c, own}
 }

@@ -52,7 +52,7 @@ func TestQuietClientStays(t *testing.T) {
 		sink.Post(engine.NamespaceSynced{Namespace: "red"})
 		server := nsp.New(nsp.Config{
 			Targets: sink.Engine, Registry: targets, Namespace: "red", Epoch: "e", Auth: auth.PeerAddress,
-			Credentials: source.Server(), Observer: observer{}, Log: slog.New(slog.DiscardHandler), Grace: time.Second,
+			Credentials: source.Server(nil), Observer: observer{}, Log: slog.New(slog.DiscardHandler), Grace: time.Second,
 		})
 		l := bufconn.Listen(1 << 16)
 		stops := []func(){

@@ -176,7 +176,7 @@ func TestOpenWatchesSurviveRotation(t *testing.T) {
 	w := newWorld(t)
 	first := w.issue(time.Hour)
 	source := w.open(w.config())
-	s := serve(t, source.Server())
+	s := serve(t, source.Server(nil))
 	client := as(svid(t, w.ca, "/ns/red/sa/tapa", time.Hour), w.ca.Bundle())
 	shown, err := s.call(client)
 	require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestClientAndServer(t *testing.T) {
 	w := newWorld(t)
 	w.issue(time.Hour)
 	source := w.open(w.config())
-	s := serve(t, source.Server())
+	s := serve(t, source.Server(nil))
 	_, err := s.call(source.Client())
 	require.NoError(t, err)
 	foreign := authority(t, "example.net")
@@ -234,7 +234,7 @@ func TestWhoIsRefused(t *testing.T) {
 	var refused atomic.Int64
 	cfg := w.config()
 	cfg.Refused = func() { refused.Add(1) }
-	s := serve(t, w.open(cfg).Server())
+	s := serve(t, w.open(cfg).Server(nil))
 	trusts := w.ca.Bundle()
 	for name, tt := range map[string]struct {
 		creds credentials.TransportCredentials
@@ -273,7 +273,7 @@ func TestAProbeIsNotRefused(t *testing.T) {
 	cfg := w.config()
 	cfg.Refused = func() { refused.Add(1) }
 	source := w.open(cfg)
-	s := serve(t, source.Server())
+	s := serve(t, source.Server(nil))
 	for range 3 {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.addr)
 		require.NoError(t, err)
@@ -288,7 +288,7 @@ func TestIdentity(t *testing.T) {
 	w := newWorld(t)
 	friend := authority(t, "example.com")
 	w.issue(time.Hour, friend.Bundle())
-	s := serve(t, w.open(w.config()).Server())
+	s := serve(t, w.open(w.config()).Server(nil))
 	for name, tt := range map[string]struct {
 		by            *spiffe.Authority
 		path, id, sac string
@@ -315,7 +315,7 @@ func TestIdentity(t *testing.T) {
 func TestSessionsAreNotResumed(t *testing.T) {
 	w := newWorld(t)
 	w.issue(time.Hour)
-	s := serve(t, w.open(w.config()).Server())
+	s := serve(t, w.open(w.config()).Server(nil))
 	cfg := tlsconfig.MTLSClientConfig(svid(t, w.ca, "/any", time.Hour), w.ca.Bundle(), tlsconfig.AuthorizeAny())
 	cfg.ClientSessionCache, cfg.ServerName, cfg.NextProtos = tls.NewLRUClientSessionCache(1), "nsp", []string{"h2"}
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {

@@ -27,7 +27,7 @@ const vmID, otherID = "spiffe://example.org/vm/1", "spiffe://example.org/vm/2"
 
 func TestIdentityProvesOneTarget(t *testing.T) {
 	var log bytes.Buffer
-	targets := auth.NewTargets(slog.New(slog.NewTextHandler(&log, nil)), nil)
+	targets := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	two := auth.Target{Namespace: "apps", Name: "vm-2", UID: "u2"}
 	targets.Replace("apps", spiffeIDs(map[auth.Target]string{vm: vmID, two: otherID}))
 	found, err := targets.Find(identity(vmID))
@@ -64,7 +64,7 @@ func TestIdentityProvesOneTarget(t *testing.T) {
 
 // Somebody who may make ExternalTargets must not take the place of a ServiceAccount.
 func TestAccountIsNoTarget(t *testing.T) {
-	targets := auth.NewTargets(slog.New(slog.DiscardHandler), nil)
+	targets := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})
 	targets.Replace("evil", spiffeIDs(map[auth.Target]string{vm: "spiffe://example.org/ns/red/sa/lb"}))
 	i := identity("spiffe://example.org/ns/red/sa/lb")
 	i.Account = auth.ServiceAccount{Namespace: "red", Name: "lb"}
@@ -83,7 +83,7 @@ func TestHoldEndsWithTheProof(t *testing.T) {
 		"somebody else claims it too": {vm: vmID, {Namespace: "apps", Name: "x", UID: "x"}: vmID},
 	} {
 		t.Run(name, func(t *testing.T) {
-			targets := auth.NewTargets(slog.New(slog.DiscardHandler), nil)
+			targets := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})
 			targets.Replace("apps", spiffeIDs(map[auth.Target]string{vm: vmID}))
 			var ended, released error
 			release := targets.Hold(identity(vmID), vm, func(err error) { released = err })
@@ -103,11 +103,11 @@ func TestHoldEndsWithTheProof(t *testing.T) {
 
 func TestIdentitiesOutlastARestart(t *testing.T) {
 	var saved []byte
-	first := auth.NewTargets(slog.New(slog.DiscardHandler), func(data []byte) { saved = data })
+	first := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler), Save: func(data []byte) { saved = data }})
 	gone := auth.Target{Namespace: "gone", Name: "vm-2", UID: "u2"}
 	first.Replace("apps", spiffeIDs(map[auth.Target]string{vm: vmID}))
 	first.Replace("gone", spiffeIDs(map[auth.Target]string{gone: otherID}))
-	second := auth.NewTargets(slog.New(slog.DiscardHandler), nil)
+	second := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, second.Restore(saved, []string{"apps"}))
 	found, err := second.Find(identity(vmID))
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"maps"
 
 	"github.com/nordix/meridio-nsp/api/v1alpha1"
@@ -53,6 +54,9 @@ func (i *identities) drop() {
 func identityOf(x *v1alpha1.ExternalTarget) auth.TargetIdentity {
 	if x.Spec.Identity == nil {
 		return auth.TargetIdentity{}
+	}
+	if by := x.Spec.Identity.X509; by != nil {
+		return auth.TargetIdentity{Subject: by.Subject, ConfigMap: string(by.CAConfigMap.Name), Key: cmp.Or(by.CAConfigMap.Key, "ca.crt")}
 	}
 	return auth.TargetIdentity{SPIFFEID: x.Spec.Identity.SPIFFEID}
 }

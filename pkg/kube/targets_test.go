@@ -164,7 +164,7 @@ func withIdentity(o *unstructured.Unstructured, uid types.UID, spiffeID string) 
 // What an ExternalTarget proves follows the object, until its namespace is no longer watched.
 func TestIdentitiesOfExternalTargetsAreTold(t *testing.T) {
 	const one, two = "spiffe://example.org/vm/1", "spiffe://example.org/vm/2"
-	told := auth.NewTargets(slog.New(slog.DiscardHandler), nil)
+	told := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})
 	proves := func(id string) string {
 		found, err := told.Find(auth.Identity{SPIFFEID: spiffeid.RequireFromString(id)})
 		require.NoError(t, err)

@@ -4,15 +4,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/kube"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // identitiesDocument keeps the identities of ExternalTargets for the next start.
 const identitiesDocument = "external-target-identities"
 
-// openIdentities makes what knows the identities of ExternalTargets, of these namespaces to begin with.
+// makeIdentities makes what knows the identities of ExternalTargets, before the transport, which lets them in.
+func (n *namespace) makeIdentities() {
+	n.identities = auth.NewTargets(auth.TargetsConfig{
+		Save: func(data []byte) { n.registry.SaveDocument(identitiesDocument, data) },
+		Want: func(c map[auth.ConfigMap]bool) { n.authorities.Want(c) },
+		Log:  n.log,
+	})
+	if n.cfg.namespaceMode() == auth.ByMTLS { // in the other modes who is let in may be more than one of them
+		n.accepted = n.identities
+	}
+}
+
+// openIdentities takes up what was stored of these namespaces, and what it takes to learn more.
 func (n *namespace) openIdentities(namespaces []string) {
-	n.identities = auth.NewTargets(n.log, func(data []byte) { n.registry.SaveDocument(identitiesDocument, data) })
+	n.authorities = kube.NewAuthorities(n.client, n.identities.SetAuthority, n.log)
 	if stored := n.saved.Documents[identitiesDocument]; len(stored) > 0 {
 		if err := n.identities.Restore(stored, namespaces); err != nil {
 			n.log.Warn("who ExternalTargets are is learned anew from the cluster", "error", err)

@@ -74,7 +74,7 @@ func TestLinkOverTLS(t *testing.T) {
 	served, shown := newFiles(t, ca.pem), newFiles(t, ca.pem)
 	served.write(t, ca)
 	shown.write(t, ca)
-	addr := serveTLS(t, served)
+	addr := serveTLS(t, served, nil)
 	link := LinkConfig{LinkCA: shown.ca, LinkCert: shown.cert, LinkKey: shown.key}
 	creds, err := link.credentials(transport{}, TLS)
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestLinkPinsTheNamespaceProcess(t *testing.T) {
 	source := openSource(t, startAgent(t, ca))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer(grpc.Creds(source.Server()))
+	s := grpc.NewServer(grpc.Creds(source.Server(nil)))
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()

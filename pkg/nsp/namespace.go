@@ -15,6 +15,7 @@ import (
 func RunNamespace(ctx context.Context, cfg NamespaceConfig, log *slog.Logger) error {
 	n := &namespace{process: newProcess(cfg.ProcessConfig, log), cfg: cfg}
 	defer n.close()
+	n.makeIdentities()
 	if err := n.take(ctx, n.connect, n.openTransport, n.openRegistry, n.assemble, n.listen); err != nil {
 		return err
 	}
@@ -26,6 +27,7 @@ func RunNamespace(ctx context.Context, cfg NamespaceConfig, log *slog.Logger) er
 		component{"configuration", n.configs.Run},
 		component{"status", n.status.Run},
 		component{"grants", n.grants.Run},
+		component{"identities", n.authorities.Run},
 	)...)
 }
 
@@ -38,8 +40,9 @@ type namespace struct {
 	configs *kube.Configs
 	status  *kube.Status
 	grants  *kube.Grants
-	// identities are those of ExternalTargets.
-	identities *auth.Targets
+	// identities are those of ExternalTargets, authorities the ConfigMaps that these need.
+	identities  *auth.Targets
+	authorities *kube.Authorities
 }
 
 func (n *namespace) assemble(context.Context) error {

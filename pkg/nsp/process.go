@@ -35,14 +35,16 @@ type process struct {
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
 	transport transport
-	tokens    *auth.Tokens
-	departed  auth.Departed
-	store     *datasource
-	registry  *registry.Registry
-	saved     registry.Saved
-	sink      sink
-	engine    *engine.Engine
-	server    *server.Server
+	// accepted are clients without a SPIFFE ID that the transport lets in; nil for none.
+	accepted *auth.Targets
+	tokens   *auth.Tokens
+	departed auth.Departed
+	store    *datasource
+	registry *registry.Registry
+	saved    registry.Saved
+	sink     sink
+	engine   *engine.Engine
+	server   *server.Server
 
 	grpcListener, metricsListener, healthListener net.Listener
 
@@ -88,7 +90,7 @@ func (p *process) onClose(f func()) { p.closers = append(p.closers, f) }
 
 // openTransport comes before openRegistry: it may wait for an SVID, and leases begin when the registry is loaded.
 func (p *process) openTransport(ctx context.Context) (err error) {
-	p.transport, err = openTransport(ctx, p.common.TransportConfig, p.common.TrustDomain, p.metrics, p.log)
+	p.transport, err = openTransport(ctx, p.common.TransportConfig, p.common.TrustDomain, p.accepted, p.metrics, p.log)
 	if err == nil {
 		p.onClose(p.transport.close)
 	}

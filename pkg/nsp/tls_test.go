@@ -9,8 +9,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,6 +26,9 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/test/spiffe"
 )
 
 // authority signs certificates.
@@ -97,8 +102,8 @@ func (f files) write(t *testing.T, by *authority) {
 }
 
 // serveTLS is a server with nothing but health.
-func serveTLS(t *testing.T, f files) (addr string) {
-	creds, stop, err := serverTLS(f.cert, f.key, f.ca, 10*time.Millisecond)
+func serveTLS(t *testing.T, f files, machines *auth.Targets) (addr string) {
+	creds, stop, err := serverTLS(f.cert, f.key, f.ca, machines, 10*time.Millisecond)
 	require.NoError(t, err)
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -133,7 +138,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	f := newFiles(t, nil)
 	f.write(t, ca)
-	addr := serveTLS(t, f)
+	addr := serveTLS(t, f, nil)
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.pool(), ServerName: "nsp"}
 	first, err := call(t.Context(), addr, cfg)
 	require.NoError(t, err)
@@ -156,7 +161,7 @@ func TestClientsNeedACertificateWhereACAIsSet(t *testing.T) {
 	ca, foreign := newAuthority(t, "ca"), newAuthority(t, "foreign")
 	f := newFiles(t, ca.pem)
 	f.write(t, ca)
-	addr := serveTLS(t, f)
+	addr := serveTLS(t, f, nil)
 	with := func(by *authority) *tls.Config {
 		cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.pool(), ServerName: "nsp"}
 		if by != nil {
@@ -181,9 +186,39 @@ func TestClientsNeedACertificateWhereACAIsSet(t *testing.T) {
 func TestBadTLSFilesAreNamed(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	f := newFiles(t, nil)
-	_, _, err := serverTLS(f.cert, f.key, "", time.Second)
+	_, _, err := serverTLS(f.cert, f.key, "", nil, time.Second)
 	require.ErrorContains(t, err, f.cert)
 	f.write(t, ca)
-	_, _, err = serverTLS(f.cert, f.key, "/nowhere/ca.crt", time.Second)
+	_, _, err = serverTLS(f.cert, f.key, "/nowhere/ca.crt", nil, time.Second)
 	require.ErrorContains(t, err, "/nowhere/ca.crt")
+}
+
+// With authorisation by certificates a machine of an ExternalTarget's authority is let in beside those of the CA.
+func TestMachinesAreLetInOverTLS(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	machines, err := spiffe.NewAuthority("example.org")
+	require.NoError(t, err)
+	targets := auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})
+	targets.Replace("apps", map[auth.Target]auth.TargetIdentity{
+		{Namespace: "apps", Name: "vm-1", UID: "u"}: {Subject: "vm-1", ConfigMap: "c", Key: "ca.crt"},
+	})
+	targets.SetAuthority(auth.ConfigMap{Namespace: "apps", Name: "c"}, map[string]string{"ca.crt": string(machines.PEM())})
+	f := newFiles(t, ca.pem)
+	f.write(t, ca)
+	addr := serveTLS(t, f, targets)
+	shows := func(c tls.Certificate, err error) error {
+		require.NoError(t, err)
+		_, err = call(t.Context(), addr, &tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: ca.pool(), ServerName: "nsp", Certificates: []tls.Certificate{c},
+		})
+		return err
+	}
+	require.NoError(t, shows(machines.Plain("vm-1", nil, nil)))
+	require.NoError(t, shows(tls.X509KeyPair(ca.sign(t, "client"))))
+	require.Error(t, shows(machines.Plain("vm-2", nil, nil)))
+	require.Error(t, shows(machines.Plain("vm-1", nil, func(x *x509.Certificate) {
+		x.URIs = []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/ns/red/sa/nsp"}}
+	})))
+	require.Error(t, shows(tls.X509KeyPair(newAuthority(t, "foreign").sign(t, "client"))))
+	require.Error(t, shows(tls.Certificate{}, nil))
 }

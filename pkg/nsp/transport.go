@@ -75,12 +75,14 @@ type transport struct {
 }
 
 // openTransport makes the credentials; that of SPIFFE waits for the first SVID.
-func openTransport(ctx context.Context, cfg TransportConfig, domain string, m *metrics, log *slog.Logger) (transport, error) {
+func openTransport(
+	ctx context.Context, cfg TransportConfig, domain string, targets *auth.Targets, m *metrics, log *slog.Logger,
+) (transport, error) {
 	switch cfg.transportName() {
 	case SPIFFE:
-		return openSPIFFE(ctx, cfg.SPIFFESocket, m, log)
+		return openSPIFFE(ctx, cfg.SPIFFESocket, targets, m, log)
 	case TLS:
-		server, stop, err := serverTLS(cfg.TLSCertFile, cfg.TLSKeyFile, cfg.TLSClientCA, reloadEvery) //nolint:contextcheck // a handshake brings its own
+		server, stop, err := serverTLS(cfg.TLSCertFile, cfg.TLSKeyFile, cfg.TLSClientCA, targets, reloadEvery) //nolint:contextcheck // a handshake brings its own
 		if err == nil && domain != "" && cfg.TLSClientCA != "" {
 			server = auth.WithIdentity(server, spiffeid.RequireTrustDomainFromString(domain))
 		}
@@ -91,7 +93,7 @@ func openTransport(ctx context.Context, cfg TransportConfig, domain string, m *m
 	}
 }
 
-func openSPIFFE(ctx context.Context, socket string, m *metrics, log *slog.Logger) (transport, error) {
+func openSPIFFE(ctx context.Context, socket string, targets *auth.Targets, m *metrics, log *slog.Logger) (transport, error) {
 	refused := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "nsp_handshakes_refused_total", Help: "Clients that did not show an SVID that the trust bundles verify.",
 	})
@@ -102,5 +104,5 @@ func openSPIFFE(ctx context.Context, socket string, m *metrics, log *slog.Logger
 	m.registry.MustRegister(refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "nsp_svid_expiry_timestamp_seconds", Help: "When the SVID of this process expires.",
 	}, func() float64 { return float64(source.Expires().Unix()) }))
-	return transport{server: source.Server(), spiffe: source, close: source.Close}, nil
+	return transport{server: source.Server(targets), spiffe: source, close: source.Close}, nil
 }

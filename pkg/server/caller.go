@@ -49,6 +49,8 @@ func (s *Server) prove(ctx context.Context, c *auth.Caller) error {
 		return nil
 	case c.Mode == auth.ByToken && c.Expires.IsZero():
 		return auth.Unproven(auth.NoToken, "a ServiceAccount token of audience %s is needed, as authorization: Bearer", auth.Audience)
+	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && len(c.Certificates) > 0:
+		return auth.Unproven(auth.NoIdentity, "the certificate of %s has no SPIFFE ID, and is not that of an ExternalTarget", c.Identity)
 	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && c.SPIFFEID.IsZero():
 		return auth.Unproven(auth.NoIdentity, "a client certificate with a SPIFFE ID is needed")
 	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}):

@@ -36,7 +36,7 @@ type machines struct {
 func newMachines(t *testing.T) *machines {
 	ca, err := spiffe.NewAuthority("example.org")
 	require.NoError(t, err)
-	m := &machines{ca: ca, identities: auth.NewTargets(slog.New(slog.DiscardHandler), nil)}
+	m := &machines{ca: ca, identities: auth.NewTargets(auth.TargetsConfig{Log: slog.New(slog.DiscardHandler)})}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Bundle().X509Authorities()[0])
 	server := &tls.Config{

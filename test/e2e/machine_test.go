@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +10,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
@@ -72,9 +76,14 @@ func (s *machineScene) balancer() *play.LB {
 // watching is a watch for ExternalTarget vm-1.
 func (s *machineScene) watching(id *identity) (told func() []string, watch *client.Assignments) {
 	s.Helper()
+	return s.watchingBy(s.clientAs(id))
+}
+
+func (s *machineScene) watchingBy(c *client.Client) (told func() []string, watch *client.Assignments) {
+	s.Helper()
 	var mu sync.Mutex
 	var streams []string
-	watch, err := s.clientAs(id).WatchAssignments(client.AssignmentsConfig{
+	watch, err := c.WatchAssignments(client.AssignmentsConfig{
 		Workload: &targetpoolv1.Workload{Namespace: s.namespace, ExternalTarget: "vm-1"},
 		Handler: func(l client.AssignmentList) {
 			mu.Lock()
@@ -195,4 +204,70 @@ func TestVirtualMachineTakesTraffic(t *testing.T) {
 	require.Zero(t, anew.sidecar.Process().ExitCode())
 	anew.carries()
 	s.balances(lb)
+}
+
+const subjectTarget = `
+apiVersion: targetpool.meridio.nordix.org/v1alpha1
+kind: ExternalTarget
+metadata: {name: vm-1, namespace: %s, labels: {app: web}}
+spec: {source: {addresses: {ips: [192.0.2.1]}}, identity: {x509: {subject: %s, caConfigMap: {name: machines-ca}}}}
+`
+
+// certifies writes the authority that the ExternalTarget names.
+func (s *machineScene) certifies(ca *spiffe.Authority) {
+	s.Helper()
+	_, err := s.cluster.Client().CoreV1().ConfigMaps(s.namespace).Update(s.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "machines-ca"}, Data: map[string]string{"ca.crt": string(ca.PEM())},
+	}, metav1.UpdateOptions{})
+	require.NoError(s, err)
+}
+
+// plainClient is a client with a certificate of an authority that the NSP's own trust bundles do not know.
+func (s *machineScene) plainClient(ca *spiffe.Authority, name string) *client.Client {
+	s.Helper()
+	cert, err := ca.Plain(name, nil, nil)
+	require.NoError(s, err)
+	c, err := client.New(client.Config{Address: s.nsp.Address(), PerRPC: client.NewSession(), Credentials: credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert},
+	})})
+	require.NoError(s, err)
+	return c
+}
+
+// A machine without SPIFFE proves itself by a subject and the authority that its ExternalTarget names, which is replaced at run time.
+func TestCertificateOfAVirtualMachine(t *testing.T) {
+	s := newMachineScene(t)
+	first, next := newAuthority(t, "machines.example"), newAuthority(t, "machines.example")
+	_, err := s.cluster.Client().CoreV1().ConfigMaps(s.namespace).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "machines-ca"}, Data: map[string]string{"ca.crt": string(first.PEM())},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.apply(subjectTarget, s.namespace, "vm-1.example.org")
+	told, watch := s.watchingBy(s.plainClient(first, "vm-1.example.org"))
+	holds := func(told func() []string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Join(told(), " ") == "stream-a" }, patience, 10*time.Millisecond)
+	}
+	holds(told)
+	_, other := s.watchingBy(s.plainClient(first, "vm-2.example.org"))
+	_, early := s.watchingBy(s.plainClient(next, "vm-1.example.org"))
+	for _, w := range []*client.Assignments{other, early} {
+		require.Eventually(t, func() bool { return w.Status().Err != nil }, patience, 10*time.Millisecond)
+		require.False(t, w.Status().Live)
+	}
+	require.True(t, watch.Status().Live)
+
+	s.nsp.Kill() // It is as it was when it comes back.
+	require.NoError(t, s.nsp.Start(t.Context()))
+	require.Eventually(t, func() bool { return watch.Status().Live }, patience, 10*time.Millisecond, "%v", watch.Status())
+	s.certifies(next)
+	require.Eventually(t, func() bool { return early.Status().Live && !watch.Status().Live }, patience, 10*time.Millisecond, "%v", early.Status())
+	require.False(t, other.Status().Live)
+}
+
+func newAuthority(t *testing.T, domain string) *spiffe.Authority {
+	t.Helper()
+	ca, err := spiffe.NewAuthority(domain)
+	require.NoError(t, err)
+	return ca
 }

@@ -7,7 +7,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -93,4 +96,27 @@ func (a *Authority) sign(x *x509.Certificate) (*x509.Certificate, crypto.Signer,
 // Self is the authority's own certificate in the guise of an SVID, which nobody must take for one.
 func (a *Authority) Self() *x509svid.SVID {
 	return &x509svid.SVID{ID: a.domain.ID(), Certificates: []*x509.Certificate{a.cert}, PrivateKey: a.key}
+}
+
+// Plain is a client certificate without a SPIFFE ID, of a common name and DNS names; edit, where it is set, changes it before it is
+// signed.
+func (a *Authority) Plain(commonName string, dnsNames []string, edit func(*x509.Certificate)) (tls.Certificate, error) {
+	now := time.Now()
+	x := &x509.Certificate{
+		Subject: pkix.Name{CommonName: commonName}, DNSNames: dnsNames, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if edit != nil {
+		edit(x)
+	}
+	cert, key, err := a.sign(x)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}, nil
+}
+
+// PEM is the authority's own certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
