@@ -45,7 +45,7 @@ func addConnector(cmd *cobra.Command) *connector {
 	f.StringSliceVar(&c.gateways, "gateway", nil, "interface: address that what is sent from a VIP goes to, on that network; several share the load, each family needs its own")
 	f.StringVar(&c.iface.VIPLink, "vip-link", "lo", "interface: link that bears the VIPs while streams are open")
 	f.StringVar(&c.iface.TrenchServer, "trench-server", "", "interface: address of the NSP of a trench, which tells the VIPs; "+
-		"TRENCH stands for its name; empty is nsp-service-TRENCH.NAMESPACE:7778")
+		"TRENCH stands for its name; empty is nsp-service-TRENCH.NAMESPACE:7778, and --server with --external-target")
 	f.DurationVar(&c.iface.EntryTimeout, "entry-timeout", time.Minute, "interface: --entry-timeout of the NSP; registrations are renewed three times as often")
 	f.IntVar(&c.iface.Table, "route-table", 110, "interface: routing table of what is sent from VIPs")
 	f.IntVar(&c.iface.Priority, "rule-priority", 110, "interface: priority of the rules that lead there")
@@ -95,6 +95,9 @@ func (c *connector) checkInterface(cfg *sidecar.Config) error {
 		}
 	}
 	c.iface.Namespace, c.iface.Server = cfg.NSPNamespace, cfg.NSPAddress
+	if cfg.ExternalTarget != "" && c.iface.TrenchServer == "" {
+		c.iface.TrenchServer = cfg.NSPAddress // which tells it to machines outside of the cluster
+	}
 	c.iface.StateFile = filepath.Join(filepath.Dir(cfg.StateFile), "interface.json")
 	return c.iface.Validate()
 }

@@ -37,7 +37,7 @@ func newRoot() *cobra.Command {
 		Example: "  tapa --pod-name web-0 --pod-namespace red --server nsp-service.red:7778 --tls-ca-file /tls/ca.crt\n" +
 			"  tapa --connector interface --interface net1 --gateway 172.16.0.1 --gateway fd00:1::1 --pod-name web-0 --pod-namespace red\n" +
 			"  tapa --connector interface --interface eth1 --gateway 172.16.0.1 --external-target red/vm-1 \\\n" +
-			"    --server nsp.example.org:7778 --trench-server nsp-TRENCH.example.org:7778 --spiffe-endpoint-socket unix:///run/spire/agent.sock\n" +
+			"    --server nsp.example.org:7778 --spiffe-endpoint-socket unix:///run/spire/agent.sock\n" +
 			"  tapa status",
 		Version:           cli.Version,
 		SilenceErrors:     true,

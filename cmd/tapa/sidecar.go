@@ -49,7 +49,7 @@ func beSidecar(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg.Complete()
 		cfg.Connector = connector.String()
-		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.Validate(), validateMachine(&cfg, connector, transport)); err != nil {
+		if err := errors.Join(cfg.Validate(), connector.validate(&cfg), transport.Validate(), validateMachine(&cfg, transport)); err != nil {
 			return cli.Usage(err)
 		}
 		return runSidecar(cmd, cfg, connector, transport, level)
@@ -57,7 +57,7 @@ func beSidecar(cmd *cobra.Command) {
 }
 
 // validateMachine says what a machine that is no pod needs beside.
-func validateMachine(cfg *sidecar.Config, c *connector, t *cli.ClientTransport) error {
+func validateMachine(cfg *sidecar.Config, t *cli.ClientTransport) error {
 	switch {
 	case cfg.ExternalTarget == "":
 		return nil
@@ -65,8 +65,6 @@ func validateMachine(cfg *sidecar.Config, c *connector, t *cli.ClientTransport) 
 		return errors.New("--external-target needs a client certificate: set --spiffe-endpoint-socket, or --tls-cert-file and --tls-key-file")
 	case t.ShowsToken():
 		return errors.New("--external-target and --token-file exclude each other: a token is of a pod")
-	case c.name == byInterface && c.iface.TrenchServer == "":
-		return errors.New("--trench-server is empty: name the address at which the NSP of the trench can be reached from outside the cluster")
 	}
 	return nil
 }

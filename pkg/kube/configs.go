@@ -35,6 +35,8 @@ type ConfigsConfig struct {
 	Namespace string
 	// Save keeps a document for Preload after a restart; nil keeps none. It must not block.
 	Save func(name string, data []byte)
+	// Read is told what the configuration of a trench is whenever that was read, nil where it has none; optional. It must not block.
+	Read func(trench string, cfg *config.Config)
 	Log  *slog.Logger
 }
 
@@ -192,7 +194,11 @@ func ReadBook(b *config.Book, name string, data map[string]string, present bool,
 // post tells the sink what is new. Of streams that were never read well nothing is said.
 func (c *Configs) post(t *trenchConfig) {
 	ev := engine.TrenchConfigured{Trench: t.name, MaxTargets: map[stream.Key]uint32{}, Flows: map[stream.Key][]pool.Flow{}}
-	if last, _ := t.book.Config(); last != nil {
+	last, read := t.book.Config()
+	if read && c.cfg.Read != nil {
+		c.cfg.Read(t.name, last)
+	}
+	if last != nil {
 		if !last.IsRead(config.KeyStreams) {
 			return
 		}

@@ -219,3 +219,19 @@ func TestConfigsRoleMissingThenGiven(t *testing.T) {
 	require.Equal(t, e.configured(), posted.take(t, 1)[0])
 	require.Equal(t, 1, lines.count("cannot be read"), "one line, however many tries")
 }
+
+// Whoever passes a configuration on has what was stored and what was read.
+func TestConfigsAreReadOut(t *testing.T) {
+	var read []string
+	c := NewConfigs(ConfigsConfig{Sink: &sink{}, Namespace: "red", Read: func(trench string, cfg *config.Config) {
+		read = append(read, trench)
+		if cfg != nil {
+			read = append(read, cfg.Trench.Name)
+		}
+	}})
+	require.NoError(t, c.Preload(trench, []byte(`{"trench":"name: trench-a\n"}`)))
+	require.Equal(t, []string{trench, "trench-a"}, read)
+	c.Want("trench-b")
+	c.changed(c.trenches["trench-b"], nil, false)
+	require.Equal(t, []string{trench, "trench-a", "trench-b"}, read, "there is none, which is known too")
+}

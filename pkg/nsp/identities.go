@@ -25,6 +25,9 @@ func (n *namespace) makeIdentities() {
 
 // openIdentities takes up what was stored of these namespaces, and what it takes to learn more.
 func (n *namespace) openIdentities(namespaces []string) {
+	if n.identities == nil { // where there is no transport
+		n.makeIdentities()
+	}
 	n.authorities = kube.NewAuthorities(n.client, n.identities.SetAuthority, n.log)
 	if stored := n.saved.Documents[identitiesDocument]; len(stored) > 0 {
 		if err := n.identities.Restore(stored, namespaces); err != nil {

@@ -60,8 +60,10 @@ func (n *namespace) assemble(context.Context) error {
 		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: stored, Save: n.registry.SaveDocument,
 		Changed: watched.add, Log: n.log,
 	})
+	configurations := &server.Configurations{}
 	n.configs = kube.NewConfigs(kube.ConfigsConfig{
 		Client: n.client, Sink: post, Namespace: n.cfg.Namespace, Save: n.registry.SaveDocument, Log: n.log,
+		Read: configurations.Set,
 	})
 	n.status = kube.NewStatus(kube.StatusConfig{
 		Client: n.client, Namespaces: watched.names(), Log: n.log,
@@ -97,6 +99,6 @@ func (n *namespace) assemble(context.Context) error {
 	return n.makeServer(server.Config{
 		Cluster: n.cfg.ClusterName, Engine: n.engine, Targets: crowd, Registry: crowd, Relay: n.registry, Reservations: n.registry,
 		Namespaces: n.namespaces, TrenchProcesses: accounts, Auth: mode, Permitted: n.permitted,
-		ExternalTargets: n.identities, PermittedTarget: n.permittedTarget,
+		Configurations: configurations, ExternalTargets: n.identities, PermittedTarget: n.permittedTarget,
 	})
 }

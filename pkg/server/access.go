@@ -25,7 +25,7 @@ var access = map[string]rule{
 	nspv1.TargetRegistry_Unregister_FullMethodName:  proven,
 	// Whoever is at home here or has a grant for that: mayList.
 	nspv1.TargetRegistry_Watch_FullMethodName: proven,
-	// Whoever is at home here or has any grant.
+	// Whoever is at home here or has any grant. In a namespace process ExternalTargets, each of its trenches: configuration.
 	nspv1.ConfigurationManager_WatchTrench_FullMethodName:    resident,
 	nspv1.ConfigurationManager_WatchConduit_FullMethodName:   resident,
 	nspv1.ConfigurationManager_WatchStream_FullMethodName:    resident,
@@ -58,6 +58,9 @@ func proven(_ *Config, c auth.Caller) error { return c.Unproven }
 func resident(cfg *Config, c auth.Caller) error {
 	if c.Unproven != nil || !c.Accountable() {
 		return c.Unproven
+	}
+	if c.Target.UID != "" {
+		return cfg.permitTarget(c.Target, stream.Key{Namespace: cfg.Namespace})
 	}
 	return cfg.permit(c.Account, stream.Key{Namespace: cfg.Namespace})
 }

@@ -20,6 +20,7 @@ import (
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/auth"
+	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/stream"
@@ -31,6 +32,8 @@ type machines struct {
 	*nsp
 	ca         *spiffe.Authority
 	identities *auth.Targets
+	// configurations are those of the trenches.
+	configurations Configurations
 }
 
 func newMachines(t *testing.T) *machines {
@@ -46,6 +49,7 @@ func newMachines(t *testing.T) *machines {
 	m.nsp = start(t, setup{mode: auth.ByMTLS, edit: func(c *Config) {
 		c.Credentials = auth.WithIdentity(credentials.NewTLS(server), spiffeid.RequireTrustDomainFromString("example.org"))
 		c.ExternalTargets = m.identities
+		c.Configuration, c.Configurations = nil, &m.configurations
 		c.PermittedTarget = func(t auth.Target, k stream.Key) error {
 			if m.engine.PermittedTarget(t.Namespace, t.Name, k) {
 				return nil
@@ -197,6 +201,42 @@ func TestMachineHasItsOwn(t *testing.T) {
 	_, err = feed.Recv()
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "ExternalTarget red/vm-1 is no load balancer")
+}
+
+// A machine has no way to the process of its trench, so it is told the VIPs of trenches that a grant names it for.
+func TestMachineIsToldTheVIPs(t *testing.T) {
+	m := newMachines(t)
+	vips := func(vip string) *config.Config {
+		c, errs := config.Parse(map[string]string{
+			config.KeyTrench: "name: " + x1.Trench, config.KeyVips: "items: [{name: v, address: " + vip + ", trench: " + x1.Trench + "}]",
+		}, nil)
+		require.Empty(t, errs)
+		return c
+	}
+	watch := func(path, trench string) grpc.ServerStreamingClient[nspv1.VipResponse] {
+		w, err := nspv1.NewConfigurationManagerClient(m.dial(path, time.Hour)).WatchVip(m.ctx(), &nspv1.Vip{Trench: &nspv1.Trench{Name: trench}})
+		require.NoError(t, err)
+		return w
+	}
+	one := watch("/vm/1", x1.Trench) // before it is known
+	for _, vip := range []string{"20.0.0.1/32", "20.0.0.2/32"} {
+		m.configurations.Set(x1.Trench, vips(vip))
+		told, err := one.Recv()
+		require.NoError(t, err)
+		require.Equal(t, vip, told.GetVips()[0].GetAddress())
+	}
+	for name, tt := range map[string]struct {
+		path, trench string
+		code         codes.Code
+	}{
+		"a trench without a grant": {"/vm/1", "trench-b", codes.PermissionDenied},
+		"no trench":                {"/vm/1", "", codes.InvalidArgument},
+		"a ServiceAccount":         {"/ns/red/sa/web", x1.Trench, codes.PermissionDenied},
+		"a stranger":               {"/vm/9", x1.Trench, codes.PermissionDenied},
+	} {
+		_, err := watch(tt.path, tt.trench).Recv()
+		require.Equal(t, tt.code, status.Code(err), "%s: %v", name, err)
+	}
 }
 
 func (m *machines) unregister(ctx context.Context, conn grpc.ClientConnInterface, k stream.Key, id int, ip string) error {

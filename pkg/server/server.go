@@ -69,6 +69,9 @@ type Config struct {
 	Reservations Reserver
 	// Configuration serves nsp.v1.ConfigurationManager; nil leaves it out.
 	Configuration *Configuration
+	// Configurations are served by it where there is no Configuration: those of the trenches of a namespace, to ExternalTargets. They
+	// have no way to the process of a trench, which does not know them. nil leaves it out.
+	Configurations *Configurations
 	// Relay serves the trench processes of TrenchProcesses from Engine; nil leaves it out.
 	Relay           RelayRegistry
 	TrenchProcesses []auth.ServiceAccount
@@ -183,7 +186,7 @@ func (s *Server) register() {
 	if s.cfg.Relay != nil {
 		targetpoolv1.RegisterRelayServer(s.grpc, &relay{server: s})
 	}
-	if s.cfg.Configuration != nil {
+	if s.cfg.Configuration != nil || s.cfg.Configurations != nil {
 		nspv1.RegisterConfigurationManagerServer(s.grpc, &configurationManager{server: s})
 	}
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)

@@ -142,7 +142,7 @@ func TestIdentityOfAVirtualMachine(t *testing.T) {
 func (s *machineScene) machine(id *identity, number int) *target {
 	s.Helper()
 	t := &target{relayScene: s.relayScene, name: "vm-1", number: number}
-	t.runInterface(play.SidecarConfig{ExternalTarget: "vm-1", Args: []string{id.socket()}})
+	t.runInterface(play.SidecarConfig{ExternalTarget: "vm-1", Args: []string{id.socket()}}) // and no way to the process of the trench
 	return t
 }
 

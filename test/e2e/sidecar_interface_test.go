@@ -63,9 +63,10 @@ func (t *target) runInterface(cfg play.SidecarConfig) {
 	}
 	cfg.Namespace, cfg.NSP, cfg.Dir, cfg.Netns = s.namespace, at(s.nsp.Address()), dir, t.netns
 	cfg.Wrapper = []string{"setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"}
-	cfg.Args = append(cfg.Args,
-		"--connector=interface", "--interface=net1", "--gateway=172.16.0.254,fd00:16::fe", "--trench-server="+at(s.trench.Address()),
-		"--entry-timeout="+lease.String())
+	cfg.Args = append(cfg.Args, "--connector=interface", "--interface=net1", "--gateway=172.16.0.254,fd00:16::fe", "--entry-timeout="+lease.String())
+	if cfg.ExternalTarget == "" {
+		cfg.Args = append(cfg.Args, "--trench-server="+at(s.trench.Address()))
+	}
 	t.sidecar, err = play.StartSidecar(s.Context(), cfg)
 	require.NoError(s, err)
 	s.Cleanup(t.sidecar.Kill)
