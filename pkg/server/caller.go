@@ -28,7 +28,7 @@ func (s *Server) caller(ctx context.Context) auth.Caller {
 	return c
 }
 
-// prove takes in what a token says, and says what is missing for the mode.
+// prove takes in what a token or a certificate says, and says what is missing for the mode.
 func (s *Server) prove(ctx context.Context, c *auth.Caller) error {
 	raw := bearer(ctx)
 	if raw != "" && s.cfg.Tokens != nil {
@@ -44,20 +44,24 @@ func (s *Server) prove(ctx context.Context, c *auth.Caller) error {
 	if err := s.proveTarget(c); err != nil {
 		return err
 	}
+	return enough(c)
+}
+
+// enough says what is missing for the mode.
+func enough(c *auth.Caller) error {
+	accounted := c.Account != (auth.ServiceAccount{}) || c.Target.UID != ""
 	switch {
-	case c.Target.UID != "":
-		return nil
 	case c.Mode == auth.ByToken && c.Expires.IsZero():
 		return auth.Unproven(auth.NoToken, "a ServiceAccount token of audience %s is needed, as authorization: Bearer", auth.Audience)
-	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && len(c.Certificates) > 0:
+	case c.Mode != auth.ByMTLS || accounted:
+		return nil
+	case len(c.Certificates) > 0:
 		return auth.Unproven(auth.NoIdentity, "the certificate of %s has no SPIFFE ID, and is not that of an ExternalTarget", c.Identity)
-	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}) && c.SPIFFEID.IsZero():
+	case c.SPIFFEID.IsZero():
 		return auth.Unproven(auth.NoIdentity, "a client certificate with a SPIFFE ID is needed")
-	case c.Mode == auth.ByMTLS && c.Account == (auth.ServiceAccount{}):
-		return auth.Deny(auth.OtherDomain, "%s is no spiffe://DOMAIN/ns/NAMESPACE/sa/NAME of this NSP's own trust domain, "+
-			"nor the spec.identity of an ExternalTarget in a namespace that the NSP watches", c.SPIFFEID)
 	}
-	return nil
+	return auth.Deny(auth.OtherDomain, "%s is no spiffe://DOMAIN/ns/NAMESPACE/sa/NAME of this NSP's own trust domain, "+
+		"nor the spec.identity of an ExternalTarget in a namespace that the NSP watches", c.SPIFFEID)
 }
 
 // proveTarget finds out whether the caller is an ExternalTarget.
