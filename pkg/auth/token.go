@@ -80,6 +80,9 @@ type Tokens struct {
 	// oldSlots and newSlots are for known and unknown callers: a crowd of the latter does not keep the former waiting.
 	oldSlots, newSlots chan struct{}
 
+	// clock is time.Now. How long answers count goes by the monotonic clock, only the end of tokens by the wall clock.
+	clock func() time.Time
+
 	mu    sync.Mutex
 	known map[digest]known
 	byPod map[string]map[digest]struct{}
@@ -95,7 +98,7 @@ type Tokens struct {
 func NewTokens(cfg TokensConfig) *Tokens {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Tokens{
-		cfg: cfg, failures: newFailures(cfg.Failures),
+		cfg: cfg, failures: newFailures(cfg.Failures), clock: time.Now,
 		oldSlots: make(chan struct{}, verifying), newSlots: make(chan struct{}, verifying),
 		known: make(map[digest]known), byPod: make(map[string]map[digest]struct{}), latest: make(namesakes), asking: make(map[netip.Addr]int),
 	}
@@ -109,7 +112,7 @@ func (t *Tokens) Check(ctx context.Context, peer netip.Addr, raw string) (Token,
 	d := digest(sha256.Sum256([]byte(raw)))
 	last, fresh := t.lookup(d)
 	switch {
-	case last.token.expired():
+	case last.token.expired(t.clock()):
 		return Token{}, errExpired(last.token)
 	case last.bad != nil && fresh:
 		return Token{}, last.bad
@@ -125,7 +128,7 @@ func (t *Tokens) lookup(d digest) (last known, fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last, ok := t.known[d]
-	now := time.Now()
+	now := t.clock()
 	return last, ok && (now.Before(last.until) || last.bad == nil && now.Before(t.away))
 }
 
@@ -151,8 +154,8 @@ func (t *Tokens) again(ctx context.Context, d digest, raw string, last Token) (T
 // excuse lets those who are known go on without being asked for.
 func (t *Tokens) excuse(ctx context.Context, err error) {
 	t.mu.Lock()
-	first := time.Now().After(t.away)
-	t.away = time.Now().Add(retryAfter)
+	first := t.clock().After(t.away)
+	t.away = t.clock().Add(retryAfter)
 	t.mu.Unlock()
 	if first {
 		t.cfg.Log.WarnContext(ctx, "tokens cannot be verified; those known count until they expire", "error", err)
@@ -212,14 +215,14 @@ func (t *Tokens) ask(ctx context.Context, d digest, raw string, slots chan struc
 		token, err := t.cfg.Verifier.Verify(ctx, raw)
 		switch {
 		case errors.Is(err, ErrUnproven):
-			t.remember(d, known{bad: err, until: time.Now().Add(keepBad)})
+			t.remember(d, known{bad: err, until: t.clock().Add(keepBad)})
 			return Token{}, err
 		case err != nil:
 			return Token{}, fmt.Errorf("%w: %w", ErrUnverified, err)
-		case token.expired():
+		case token.expired(t.clock()):
 			return Token{}, errExpired(token)
 		}
-		t.remember(d, known{token: token, until: time.Now().Add(keepGood)})
+		t.remember(d, known{token: token, until: t.clock().Add(keepGood)})
 		return token, nil
 	})
 }
@@ -234,7 +237,7 @@ func (t *Tokens) remember(d digest, k known) {
 	// This is asked with the lock held: a pod that leaves later has its tokens forgotten.
 	if uid := k.token.Pod.UID; t.cfg.Departed != nil && t.cfg.Departed.Has(uid) {
 		t.cfg.Departed.found(uid, true)
-		k.until = time.Now().Add(keepDeparted)
+		k.until = t.clock().Add(keepDeparted)
 	}
 	t.known[d] = k
 	if uid := k.token.Pod.UID; uid != "" {
@@ -253,9 +256,9 @@ func (t *Tokens) remember(d digest, k known) {
 
 // makeRoom forgets what is of no use any more, and if that is nothing, anything.
 func (t *Tokens) makeRoom() {
-	now := time.Now()
+	now := t.clock()
 	for d, k := range t.known {
-		if k.token.expired() || k.bad != nil && now.After(k.until) {
+		if k.token.expired(now) || k.bad != nil && now.After(k.until) {
 			t.forget(d)
 		}
 	}
@@ -314,7 +317,8 @@ func (t *Tokens) Forget(podUID string) {
 	}
 }
 
-func (t Token) expired() bool { return !t.Expires.IsZero() && !time.Now().Before(t.Expires) }
+// expired tells whether a token is over by the wall clock, which is what it is made by.
+func (t Token) expired(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
 
 func errExpired(t Token) error {
 	return Unproven(ExpiredToken, "the token expired at %s", t.Expires.UTC().Format(time.RFC3339))

@@ -1,11 +1,15 @@
 package registry
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/nordix/meridio-nsp/test/clock"
 )
 
 func leaseKey(name string) Key { return Key{Addrs: name} }
@@ -87,3 +91,38 @@ func TestLeaseModel(t *testing.T) {
 		})
 	})
 }
+
+// Whatever happens to the wall clock, a lease lasts as long as it should, and no longer. // P17
+func TestLeasesDoNotHeedTheWallClock(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			var wall clock.Clock
+			r := New(Config{Store: nothing{}, Timeout: time.Minute})
+			r.clock = wall.Now
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			entries := func() int { // between two turns
+				synctest.Wait()
+				return len(r.table.entries)
+			}
+			require.NoError(t, r.Register(ctx, Target{Type: Frontend, IPs: []string{"fe"}}, Caller{}))
+			time.Sleep(30 * time.Second)
+			wall.Step(step)
+			time.Sleep(28 * time.Second)
+			require.Equal(t, 1, entries(), "it has a lease still")
+			wall.Step(-3 * step)
+			time.Sleep(5 * time.Second)
+			require.Zero(t, entries())
+			cancel()
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+// nothing is a store that keeps nothing.
+type nothing struct{}
+
+func (nothing) Load(context.Context) (Saved, error) { return Saved{}, nil }
+func (nothing) Write(context.Context, Batch) error  { return nil }
+func (nothing) Close() error                        { return nil }

@@ -77,6 +77,7 @@ type Registry struct {
 	// waits are the leases of those who wait for an identifier.
 	waits   *Leases
 	ticked  time.Time
+	clock   func() time.Time
 	batch   []*operation
 	failing bool
 	// lost is set from when the store has lost everything until it has everything again.
@@ -106,7 +107,7 @@ func New(cfg Config) *Registry {
 	return &Registry{
 		cfg: cfg, queue: make(chan *operation), lazy: newLazy(), hints: newHints(), stopped: make(chan struct{}),
 		table: newTable(1), leases: NewLeases(cfg.Timeout), waits: NewLeases(cfg.Timeout),
-		dirty: map[uint64]struct{}{}, documents: map[string][]byte{},
+		dirty: map[uint64]struct{}{}, documents: map[string][]byte{}, clock: time.Now,
 	}
 }
 
@@ -207,7 +208,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop()
 	ticker := time.NewTicker(r.leases.tick)
 	defer ticker.Stop()
-	r.ticked = time.Now()
+	r.ticked = r.clock()
 	var flush <-chan time.Time
 	for {
 		select {
@@ -254,7 +255,7 @@ func (r *Registry) own(ctx context.Context, apply func(*table) []Change) *operat
 // tick ends the leases that ran out. What is queued goes first: it may hold the refresh.
 func (r *Registry) tick(ctx context.Context) {
 	r.serve(ctx)
-	now := time.Now()
+	now := r.clock()
 	elapsed := now.Sub(r.ticked)
 	r.ticked = now
 	r.waits.Advance(elapsed)

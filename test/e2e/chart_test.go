@@ -89,72 +89,70 @@ func TestChartNotesSayWhatToDoNext(t *testing.T) {
 }
 
 // badValues are refused, each with a message that says which value.
-func badValues() []badValue {
-	return []badValue{
-		{"unknown value", "servicefication", chart.Values{"servicefication": object{"enabled": true}}},
-		{"unknown value below", "enable", chart.Values{"serviceFication": object{"enable": true}}},
-		{"word for a switch", "/serviceFication/enabled", chart.Values{"serviceFication": object{"enabled": "yes"}}},
-		{"transport", "/transport", chart.Values{"transport": "mtls"}},
-		{"tls without Secret", "/tls/secretName", chart.Values{"transport": "tls"}},
-		{"Secret without tls", "/tls/secretName", chart.Values{"tls": object{"secretName": "s"}}},
-		{"client certificates without tls", "/tls/verifyClients", chart.Values{"tls": object{"verifyClients": true}}},
-		{"authorisation", "/authorisation", chart.Values{"authorisation": "off"}},
-		{"SPIFFE socket that is a path", "/spiffe/socket", chart.Values{"spiffe": object{"socket": "a/b"}}},
-		{"SPIFFE source", "/spiffe/source", chart.Values{"spiffe": object{"source": "pvc"}}},
-		{"namespace that is none", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": list{"A"}}}},
-		{"namespaces as a word", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": "all"}}},
-		{"controller alone", "/serviceFication/enabled", chart.Values{
-			"controller": object{"enabled": true}, "serviceFication": object{"enabled": false},
-		}},
-		{"no controller", "/controller/replicas", chart.Values{"controller": object{"replicas": 0}}},
-		{"provider without address", "/controller/providers/0", chart.Values{"controller": object{"providers": list{object{"name": "a"}}}}},
-		{"two providers in one", "/controller/providers/0/address", provider("a", "unix:///a,b=unix:///b")},
-		{"provider without port", "/controller/providers/0/address", provider("a", "resolver.blue")},
-		{"provider elsewhere without certificate", "/controller/providerTLS/secretName", provider("a", "resolver.blue:7000")},
-		{"provider twice", "names a twice", chart.Values{"controller": object{"enabled": true, "providers": list{
-			object{"name": "a", "address": "unix:///a"}, object{"name": "a", "address": "unix:///b"},
-		}}}},
-		{"resolver without image", "/controller/resolvers/0", chart.Values{"controller": object{"resolvers": list{object{"name": "a"}}}}},
-		{"manager", "/trenches/managedBy", chart.Values{"trenches": object{"managedBy": "me"}}},
-		{"trenches of the operator", "/trenches/list", chart.Values{"trenches": object{"list": list{object{"name": "a"}}}}},
-		{"trench twice", "names a twice", chart.Values{
-			"transport": "spiffe", "trenches": trenches("a", "a")["trenches"],
-		}},
-		{"trench without name", "/trenches/list/0", trenches("")},
-		{"trench with a long name", "/trenches/list/0", trenches(strings.Repeat("a", 49))},
-		{"account", "/trenches/processAccounts/0", chart.Values{"trenches": object{"processAccounts": list{"a,b"}}}},
-		{"mtls without certificates", "/transport", chart.Values{"authorisation": "mtls"}},
-		{"mtls without certificates of clients", "/tls/verifyClients", chart.Values{
-			"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s"},
-		}},
-		{"machines that prove nothing", "virtualMachines: a machine proves", chart.Values{"virtualMachines": object{"enabled": true}}},
-		{"machines inside", "/virtualMachines/type", chart.Values{"virtualMachines": object{"type": "ClusterIP"}}},
-		{"range that is none", "/virtualMachines/sourceRanges/0", chart.Values{"virtualMachines": object{"sourceRanges": list{"everywhere"}}}},
-		{"registration", "/legacyRegistration", chart.Values{"legacyRegistration": "no"}},
-		{"replicas", "/replicas", chart.Values{"replicas": 2}},
-		{"peer", "/networkPolicy/clients/0", chart.Values{"networkPolicy": object{"clients": list{object{"pods": "all"}}}}},
-		{"interval", "/metrics/serviceMonitor/interval", chart.Values{"metrics": object{"serviceMonitor": object{"interval": "15"}}}},
-		{"spread", "/topologySpreadConstraints/0", chart.Values{"topologySpreadConstraints": list{object{"maxSkew": 1}}}},
-		{"relay without proof", "choose transport=spiffe or authorisation=token", trenches("a")},
-		{"tokens over plaintext", "/tokens/overPlaintext", chart.Values{"authorisation": "token"}},
-		{"mtls without trust domain", "/tls/trustDomain", chart.Values{
-			"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s", "verifyClients": true},
-		}},
-		{"verification", "/tokens/verification", chart.Values{"tokens": object{"verification": "no"}}},
-		{"load balancer", "/loadBalancerAccounts/0", chart.Values{"loadBalancerAccounts": list{"a=b=c"}}},
-		{"no flag", "/extraArgs/0", chart.Values{"extraArgs": list{"namespace"}}},
-		{"assignment", "/assignment", chart.Values{"assignment": "always"}},
-		{"log level", "/logLevel", chart.Values{"logLevel": "trace"}},
-		{"timeout without unit", "/entryTimeout", chart.Values{"entryTimeout": "60"}},
-		{"timeout of zero", "/entryTimeout", chart.Values{"entryTimeout": "0m0.0s"}},
-		{"negative timeout", "/entryTimeout", chart.Values{"entryTimeout": "-60s"}},
-		{"privileged port", "/port", chart.Values{"port": 80}},
-		{"same port twice", "metrics.port", chart.Values{"port": 9090}},
-		{"negative size", "/persistence/size", chart.Values{"persistence": object{"size": "-1Gi"}}},
-		{"no image", "/image/repository", chart.Values{"image": object{"repository": ""}}},
-		{"tag with a space", "/image/tag", chart.Values{"image": object{"tag": "a b"}}},
-		{"annotation that is no string", "/podAnnotations/a", chart.Values{"podAnnotations": object{"a": 1}}},
-	}
+var badValues = []badValue{
+	{"unknown value", "servicefication", chart.Values{"servicefication": object{"enabled": true}}},
+	{"unknown value below", "enable", chart.Values{"serviceFication": object{"enable": true}}},
+	{"word for a switch", "/serviceFication/enabled", chart.Values{"serviceFication": object{"enabled": "yes"}}},
+	{"transport", "/transport", chart.Values{"transport": "mtls"}},
+	{"tls without Secret", "/tls/secretName", chart.Values{"transport": "tls"}},
+	{"Secret without tls", "/tls/secretName", chart.Values{"tls": object{"secretName": "s"}}},
+	{"client certificates without tls", "/tls/verifyClients", chart.Values{"tls": object{"verifyClients": true}}},
+	{"authorisation", "/authorisation", chart.Values{"authorisation": "off"}},
+	{"SPIFFE socket that is a path", "/spiffe/socket", chart.Values{"spiffe": object{"socket": "a/b"}}},
+	{"SPIFFE source", "/spiffe/source", chart.Values{"spiffe": object{"source": "pvc"}}},
+	{"namespace that is none", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": list{"A"}}}},
+	{"namespaces as a word", "/serviceFication/targetNamespaces", chart.Values{"serviceFication": object{"targetNamespaces": "all"}}},
+	{"controller alone", "/serviceFication/enabled", chart.Values{
+		"controller": object{"enabled": true}, "serviceFication": object{"enabled": false},
+	}},
+	{"no controller", "/controller/replicas", chart.Values{"controller": object{"replicas": 0}}},
+	{"provider without address", "/controller/providers/0", chart.Values{"controller": object{"providers": list{object{"name": "a"}}}}},
+	{"two providers in one", "/controller/providers/0/address", provider("a", "unix:///a,b=unix:///b")},
+	{"provider without port", "/controller/providers/0/address", provider("a", "resolver.blue")},
+	{"provider elsewhere without certificate", "/controller/providerTLS/secretName", provider("a", "resolver.blue:7000")},
+	{"provider twice", "names a twice", chart.Values{"controller": object{"enabled": true, "providers": list{
+		object{"name": "a", "address": "unix:///a"}, object{"name": "a", "address": "unix:///b"},
+	}}}},
+	{"resolver without image", "/controller/resolvers/0", chart.Values{"controller": object{"resolvers": list{object{"name": "a"}}}}},
+	{"manager", "/trenches/managedBy", chart.Values{"trenches": object{"managedBy": "me"}}},
+	{"trenches of the operator", "/trenches/list", chart.Values{"trenches": object{"list": list{object{"name": "a"}}}}},
+	{"trench twice", "names a twice", chart.Values{
+		"transport": "spiffe", "trenches": trenches("a", "a")["trenches"],
+	}},
+	{"trench without name", "/trenches/list/0", trenches("")},
+	{"trench with a long name", "/trenches/list/0", trenches(strings.Repeat("a", 49))},
+	{"account", "/trenches/processAccounts/0", chart.Values{"trenches": object{"processAccounts": list{"a,b"}}}},
+	{"mtls without certificates", "/transport", chart.Values{"authorisation": "mtls"}},
+	{"mtls without certificates of clients", "/tls/verifyClients", chart.Values{
+		"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s"},
+	}},
+	{"machines that prove nothing", "virtualMachines: a machine proves", chart.Values{"virtualMachines": object{"enabled": true}}},
+	{"machines inside", "/virtualMachines/type", chart.Values{"virtualMachines": object{"type": "ClusterIP"}}},
+	{"range that is none", "/virtualMachines/sourceRanges/0", chart.Values{"virtualMachines": object{"sourceRanges": list{"everywhere"}}}},
+	{"registration", "/legacyRegistration", chart.Values{"legacyRegistration": "no"}},
+	{"replicas", "/replicas", chart.Values{"replicas": 2}},
+	{"peer", "/networkPolicy/clients/0", chart.Values{"networkPolicy": object{"clients": list{object{"pods": "all"}}}}},
+	{"interval", "/metrics/serviceMonitor/interval", chart.Values{"metrics": object{"serviceMonitor": object{"interval": "15"}}}},
+	{"spread", "/topologySpreadConstraints/0", chart.Values{"topologySpreadConstraints": list{object{"maxSkew": 1}}}},
+	{"relay without proof", "choose transport=spiffe or authorisation=token", trenches("a")},
+	{"tokens over plaintext", "/tokens/overPlaintext", chart.Values{"authorisation": "token"}},
+	{"mtls without trust domain", "/tls/trustDomain", chart.Values{
+		"authorisation": "mtls", "transport": "tls", "tls": object{"secretName": "s", "verifyClients": true},
+	}},
+	{"verification", "/tokens/verification", chart.Values{"tokens": object{"verification": "no"}}},
+	{"load balancer", "/loadBalancerAccounts/0", chart.Values{"loadBalancerAccounts": list{"a=b=c"}}},
+	{"no flag", "/extraArgs/0", chart.Values{"extraArgs": list{"namespace"}}},
+	{"assignment", "/assignment", chart.Values{"assignment": "always"}},
+	{"log level", "/logLevel", chart.Values{"logLevel": "trace"}},
+	{"timeout without unit", "/entryTimeout", chart.Values{"entryTimeout": "60"}},
+	{"timeout of zero", "/entryTimeout", chart.Values{"entryTimeout": "0m0.0s"}},
+	{"negative timeout", "/entryTimeout", chart.Values{"entryTimeout": "-60s"}},
+	{"privileged port", "/port", chart.Values{"port": 80}},
+	{"same port twice", "metrics.port", chart.Values{"port": 9090}},
+	{"negative size", "/persistence/size", chart.Values{"persistence": object{"size": "-1Gi"}}},
+	{"no image", "/image/repository", chart.Values{"image": object{"repository": ""}}},
+	{"tag with a space", "/image/tag", chart.Values{"image": object{"tag": "a b"}}},
+	{"annotation that is no string", "/podAnnotations/a", chart.Values{"podAnnotations": object{"a": 1}}},
 }
 
 type badValue struct {
@@ -164,7 +162,7 @@ type badValue struct {
 
 func TestChartRefusesBadValues(t *testing.T) {
 	skipChartIfShort(t)
-	for _, test := range badValues() {
+	for _, test := range badValues {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := chart.Render(t.Context(), "meridio", test.values)
 			require.ErrorContains(t, err, test.says)
