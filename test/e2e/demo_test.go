@@ -30,6 +30,7 @@ func TestDemo(t *testing.T) {
 		"no load balancer stopped sending to anybody meanwhile",
 		"The trench process is killed",
 		"EndpointSlice event -> lb-old, by its trench",
+		"the load balancer of green sends stream-a to vm-1, web-1",
 		"Medians of 10 flips",
 	}
 	if netns.Available() == nil {

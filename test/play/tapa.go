@@ -27,6 +27,8 @@ type TAPAConfig struct {
 	MaxTargets int
 	// Refresh is how often it refreshes; default 10 s.
 	Refresh time.Duration
+	// ExternalTarget, instead of a pod, is the machine of that name.
+	ExternalTarget string
 	// OnEvent, if set, is told what it does.
 	OnEvent func(TAPAEvent)
 }
@@ -71,8 +73,10 @@ func NewTAPA(cfg TAPAConfig) (*TAPA, error) {
 		cfg: cfg, registrations: NewRegistrations(cfg.Conn, cfg.Addresses, nil), lists: make(chan []*targetpoolv1.Stream, 1),
 	}
 	watch, err := cfg.Client.WatchAssignments(client.AssignmentsConfig{
-		Workload: &targetpoolv1.Workload{Namespace: cfg.Namespace, Pod: cfg.Pod, PodUid: cfg.PodUID, Address: cfg.Address},
-		Handler:  t.assigned,
+		Workload: &targetpoolv1.Workload{
+			Namespace: cfg.Namespace, Pod: cfg.Pod, PodUid: cfg.PodUID, Address: cfg.Address, ExternalTarget: cfg.ExternalTarget,
+		},
+		Handler: t.assigned,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making a TAPA: %w", err)

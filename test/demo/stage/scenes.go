@@ -19,7 +19,7 @@ type scene struct {
 
 // chapters are the demo, in order. Each finds things as the ones before leave them, and has no scenes where the world lacks what
 // it needs. Who adds one that makes pods ends them in it.
-var chapters = []func(*world) []scene{pools, flips, oldPod, endings, relabelling, scaling, restarts, realPackets}
+var chapters = []func(*world) []scene{pools, flips, oldPod, endings, relabelling, scaling, restarts, machines, realPackets}
 
 // script is the demo.
 func script(w *world) []scene {

@@ -30,6 +30,8 @@ type world struct {
 	real bool
 	// red has the fast path, blue has not.
 	red, blue *side
+	// green has mTLS and a virtual machine; nil before it is its turn.
+	green *greenSide
 	// began is when the current scene began.
 	began time.Time
 	flips []flipResult
@@ -152,6 +154,10 @@ func (w *world) await(ctx context.Context, holds func(context.Context, *world) b
 // explain shows what everybody knows, after a failure.
 func (w *world) explain() {
 	w.screen.line("")
+	if w.green != nil && w.green.nsp != nil {
+		w.screen.line("  end of the log of nsp in green:")
+		w.screen.line(string(w.green.nsp.LogTail()))
+	}
 	for _, s := range []*side{w.red, w.blue} {
 		w.screen.timeline(w.began, s.journal.since(w.began))
 		for _, lb := range slices.Sorted(maps.Keys(s.lbs)) {
@@ -216,6 +222,9 @@ func (w *world) keep(ctx context.Context) {
 }
 
 func (w *world) close() {
+	if w.green != nil {
+		w.green.close()
+	}
 	for _, s := range []*side{w.blue, w.red} {
 		if s != nil {
 			s.close()
