@@ -34,6 +34,9 @@ type TargetPoolClient interface {
 	// Watch sends the list of streams of one target at once and then only when it changes, with heartbeats in between. The first
 	// request names the target; every request may carry a report, which replaces the one before.
 	//
+	// The sidecar of an ExternalTarget says which run of it calls by the header meridio-session, here and in all its other calls. Of
+	// several that prove the same target the one that began to watch last counts; the others get PERMISSION_DENIED.
+	//
 	// Errors: INVALID_ARGUMENT for a target without name or a malformed report, PERMISSION_DENIED for somebody else's
 	// target, FAILED_PRECONDITION for an address that several pods bear.
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[TargetPoolWatchRequest, TargetPoolWatchResponse], error)
@@ -68,6 +71,9 @@ type TargetPool_WatchClient = grpc.BidiStreamingClient[TargetPoolWatchRequest, T
 type TargetPoolServer interface {
 	// Watch sends the list of streams of one target at once and then only when it changes, with heartbeats in between. The first
 	// request names the target; every request may carry a report, which replaces the one before.
+	//
+	// The sidecar of an ExternalTarget says which run of it calls by the header meridio-session, here and in all its other calls. Of
+	// several that prove the same target the one that began to watch last counts; the others get PERMISSION_DENIED.
 	//
 	// Errors: INVALID_ARGUMENT for a target without name or a malformed report, PERMISSION_DENIED for somebody else's
 	// target, FAILED_PRECONDITION for an address that several pods bear.
