@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -150,4 +151,25 @@ func TestPortsAreHeldAgainstFlows(t *testing.T) {
 	flows(same)
 	st := n.s.poolStatus(ref)
 	require.False(t, st.Unconfigured, "a Service that is not accepted has another fault")
+}
+
+// An ExternalTarget confirms its addresses while it is there: set, deleted, or in what a namespace was found to have. // D10
+func TestExternalTargetsFollowTheirObjects(t *testing.T) {
+	n := running(t, func(c *Config) {
+		c.Grants = pool.NewGrants([]pool.Grant{{Namespace: own, Externals: []string{"vm"}, Trench: "t1"}})
+	})
+	svc, x := service("s", x1), slice("x", "s", 1, ready("u1"))
+	x.Slice.Endpoints[0].Target = &pool.TargetRef{Kind: "ExternalTarget", Name: "vm", UID: "uid-vm"}
+	vm := pool.Target{Ref: pool.Ref{Namespace: own, Name: "vm"}, UID: "uid-vm", Confirmed: []netip.Addr{addr("10.0.0.1")}}
+	all := NamespaceSynced{Namespace: own, Services: []pool.Service{svc.Service}, Slices: []pool.Slice{x.Slice}}
+	with := all
+	with.Targets = []pool.Target{vm}
+	n.do(svc, x)
+	for i, step := range []struct {
+		event   Event
+		members int
+	}{{TargetSet{vm}, 1}, {TargetGone{vm.Ref}, 0}, {with, 1}, {all, 0}, {TargetSet{vm}, 1}} {
+		n.do(step.event)
+		require.Equal(t, step.members, n.s.table.Pool(svc.Service.Ref).Counts.Members, "step %d", i)
+	}
 }

@@ -61,10 +61,14 @@ func (t *targets) follow(ctx context.Context) {
 			return
 		}
 		t.failed(err)
-		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		switch {
+		case apierrors.IsNotFound(err):
+			t.replace(nil) // without the kind there are no objects of it
+		case apierrors.IsForbidden(err):
+			t.hold()
+		default:
 			return
 		}
-		t.replace(nil)
 		select {
 		case <-ctx.Done():
 		case <-time.After(t.absent):
@@ -79,6 +83,7 @@ func (t *targets) once(ctx context.Context) error {
 		return fmt.Errorf("listing externaltargets: %w", err)
 	}
 	t.replace(list.Items)
+	t.restored()
 	seconds := int64(watchTimeout.Seconds())
 	w, err := t.client.Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: &seconds})
 	if err != nil {
@@ -110,6 +115,24 @@ func (t *targets) failed(err error) {
 		t.fault = fault
 		t.ns.log.Warn("ExternalTargets cannot be read; none counts that is not known already", "fault", fault, "error", err)
 	}
+}
+
+// restored has the next fault told, also if it is of the kind of the last one.
+func (t *targets) restored() {
+	t.ns.mu.Lock()
+	defer t.ns.mu.Unlock()
+	if t.fault != "" {
+		t.fault = ""
+		t.ns.log.Info("ExternalTargets can be read again")
+	}
+}
+
+// hold keeps what is known, as for Services and slices: a permission that is missing says nothing of the objects.
+func (t *targets) hold() {
+	t.ns.mu.Lock()
+	defer t.ns.mu.Unlock()
+	t.known = true
+	t.ns.postInitial()
 }
 
 // replace takes the complete state in.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -65,12 +66,23 @@ func externalTargetObject(name string, addrs ...string) *unstructured.Unstructur
 // targetsScene is a namespace whose Services and slices have been read already.
 func targetsScene(t *testing.T, fail func() error, objects ...runtime.Object) (*fake.FakeDynamicClient, *recorder) {
 	t.Helper()
+	return watchedTargetsScene(t, fail, nil, objects...)
+}
+
+// watchedTargetsScene is one in which w, unless it is nil, is every watch.
+func watchedTargetsScene(
+	t *testing.T, fail func() error, w watch.Interface, objects ...runtime.Object,
+) (*fake.FakeDynamicClient, *recorder) {
+	t.Helper()
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{targetsResource: "ExternalTargetList"}, objects...)
 	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		err := fail()
 		return err != nil, nil, err
 	})
+	if w != nil {
+		client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, w, nil })
+	}
 	posted := &recorder{}
 	n := newNamespace("app", SourceConfig{Sink: posted, Dynamic: client, Log: slog.New(slog.DiscardHandler)})
 	n.targets.absent = 5 * time.Millisecond
@@ -136,6 +148,50 @@ func TestExternalTargetsThatNobodyHasHoldUpNobody(t *testing.T) {
 			mu.Unlock()
 			target, _, _ := externalTarget(externalTargetObject("vm"))
 			posted.await(t, engine.TargetSet{Target: target})
+		})
+	}
+}
+
+// What was read counts while it cannot be read any more, whatever the reason; only a kind that is gone has no objects.
+func TestExternalTargetsAreHeld(t *testing.T) {
+	kind := schema.GroupResource{Resource: "externaltargets"}
+	for name, tc := range map[string]struct {
+		fault error
+		gone  bool
+	}{
+		"no permission any more": {apierrors.NewForbidden(kind, "", errors.New("no")), false},
+		"the server is away":     {apierrors.NewServiceUnavailable("away"), false},
+		"the kind is gone":       {apierrors.NewNotFound(kind, ""), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var fault error
+			asked, cut := 0, watch.NewFake()
+			_, posted := watchedTargetsScene(t, func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				asked++
+				return fault
+			}, cut, externalTargetObject("vm"))
+			target, _, _ := externalTarget(externalTargetObject("vm"))
+			posted.await(t, engine.NamespaceSynced{Namespace: "app", Targets: []pool.Target{target}})
+			mu.Lock()
+			fault, asked = tc.fault, 0
+			mu.Unlock()
+			require.Eventually(t, func() bool {
+				cut.Stop()
+				mu.Lock()
+				defer mu.Unlock()
+				return asked > 2
+			}, patience, time.Millisecond)
+			posted.mu.Lock()
+			events := len(posted.events)
+			posted.mu.Unlock()
+			if tc.gone {
+				posted.await(t, engine.TargetGone{Ref: target.Ref})
+			} else {
+				require.Equal(t, 1, events)
+			}
 		})
 	}
 }
