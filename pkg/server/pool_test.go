@@ -127,6 +127,23 @@ func TestEverybodyIsBelievedWithoutAuthorisation(t *testing.T) {
 	require.Equal(t, []string{"x1"}, n.streams(n.assignments(n.dial(from(3)), pod("pod-2"), nil)))
 }
 
+// What a sidecar reports later in its watch replaces what it reported first: interfaces come and go.
+func TestLaterReportsCount(t *testing.T) {
+	n := start(t, setup{})
+	n.engine.Post(service(x1), slice(x1, 1, ready(2)))
+	n.enable(n.dial(from(200)), registration(x1, 1, "172.16.0.2/24")) // from no pod of a pool
+	lb := n.feed(n.dial(), nil)
+	n.committed(lb)
+	tapa := n.assignments(n.dial(from(2)), pod("pod-2"), &targetpoolv1.Report{NspNamespace: own, Addresses: []string{"10.0.0.2"}})
+	n.streams(tapa)
+	require.Empty(t, lb.targets[1].GetPod())
+	require.NoError(t, tapa.Send(&targetpoolv1.TargetPoolWatchRequest{
+		Report: &targetpoolv1.Report{NspNamespace: own, Addresses: []string{"10.0.0.2", "172.16.0.2/24"}},
+	}))
+	n.committed(lb)
+	require.Equal(t, "red/pod-2", lb.targets[1].GetPod())
+}
+
 // What a sidecar reports binds registrations to its pod, whoever registered them.
 func TestReportBindsRegistrations(t *testing.T) {
 	n := start(t, setup{})
