@@ -43,7 +43,7 @@ func (s *store[V]) Update(obj any) error {
 	s.ns.mu.Lock()
 	defer s.ns.mu.Unlock()
 	s.heard = time.Now()
-	s.put(name, value)
+	s.ns.post(s.put(name, value)...)
 	return nil
 }
 
@@ -56,11 +56,12 @@ func (s *store[V]) Delete(obj any) error {
 	s.ns.mu.Lock()
 	defer s.ns.mu.Unlock()
 	s.heard = time.Now()
-	s.drop(key.Name)
+	s.ns.post(s.drop(key.Name)...)
 	return nil
 }
 
-// Replace takes the complete state in.
+// Replace takes the complete state in. What it says is posted at once: an endpoint that moved to another slice while nobody watched is
+// never in none.
 func (s *store[V]) Replace(objs []any, _ string) error {
 	values := make(map[string]V, len(objs))
 	for _, obj := range objs {
@@ -74,14 +75,16 @@ func (s *store[V]) Replace(objs []any, _ string) error {
 	s.ns.mu.Lock()
 	defer s.ns.mu.Unlock()
 	s.heard = time.Now()
+	var events []engine.Event
 	for _, name := range slices.Sorted(maps.Keys(s.items)) {
 		if _, ok := values[name]; !ok {
-			s.drop(name)
+			events = append(events, s.drop(name)...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		s.put(name, values[name])
+		events = append(events, s.put(name, values[name])...)
 	}
+	s.ns.post(events...)
 	s.synced = true
 	s.ns.postInitial()
 	return nil
@@ -116,21 +119,23 @@ func (s *store[V]) read(obj any) (string, V, error) {
 	return obj.(metav1.Object).GetName(), value, nil
 }
 
-func (s *store[V]) put(name string, value V) {
+// put keeps an object and returns what there is to post of it.
+func (s *store[V]) put(name string, value V) []engine.Event {
 	old, known := s.items[name]
 	if known && s.same(old, value) {
-		return
+		return nil
 	}
 	s.items[name] = value
-	s.ns.post(s.set(value))
+	return []engine.Event{s.set(value)}
 }
 
-func (s *store[V]) drop(name string) {
+// drop forgets an object, likewise.
+func (s *store[V]) drop(name string) []engine.Event {
 	if _, known := s.items[name]; !known {
-		return
+		return nil
 	}
 	delete(s.items, name)
-	s.ns.post(s.gone(s.ns.name, name))
+	return []engine.Event{s.gone(s.ns.name, name)}
 }
 
 func (s *store[V]) sorted() []V {
@@ -142,9 +147,9 @@ func (s *store[V]) sorted() []V {
 }
 
 // post is a no-op before the first sync: the complete state will say it all.
-func (n *namespace) post(e engine.Event) {
-	if n.synced {
-		n.sink.Post(e)
+func (n *namespace) post(events ...engine.Event) {
+	if n.synced && len(events) > 0 {
+		n.sink.Post(events...)
 	}
 }
 

@@ -98,9 +98,9 @@ func (t *targets) once(ctx context.Context) error {
 		}
 		t.ns.mu.Lock()
 		if e.Type == watch.Deleted {
-			t.drop(o.GetName())
+			t.ns.post(t.drop(o.GetName())...)
 		} else {
-			t.put(o)
+			t.ns.post(t.put(o)...)
 		}
 		t.identities.tell()
 		t.ns.mu.Unlock()
@@ -140,40 +140,44 @@ func (t *targets) replace(objects []unstructured.Unstructured) {
 	t.ns.mu.Lock()
 	defer t.ns.mu.Unlock()
 	there := make(map[string]bool, len(objects))
+	var events []engine.Event
 	for i := range objects {
 		there[objects[i].GetName()] = true
-		t.put(&objects[i])
+		events = append(events, t.put(&objects[i])...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.items)) {
 		if !there[name] {
-			t.drop(name)
+			events = append(events, t.drop(name)...)
 		}
 	}
+	t.ns.post(events...)
 	t.known = true
 	t.identities.tell()
 	t.ns.postInitial()
 }
 
-func (t *targets) put(o *unstructured.Unstructured) {
+// put keeps an object and returns what there is to post of it.
+func (t *targets) put(o *unstructured.Unstructured) []engine.Event {
 	target, identity, err := externalTarget(o)
 	t.identities.set(target, identity)
 	if err != nil {
 		t.ns.log.Warn("an ExternalTarget is not understood, so nothing of it counts", "name", o.GetName(), "error", err)
 	}
 	if old, known := t.items[target.Name]; known && reflect.DeepEqual(old, target) {
-		return
+		return nil
 	}
 	t.items[target.Name] = target
-	t.ns.post(engine.TargetSet{Target: target})
+	return []engine.Event{engine.TargetSet{Target: target}}
 }
 
-func (t *targets) drop(name string) {
+// drop forgets an object, likewise.
+func (t *targets) drop(name string) []engine.Event {
 	if _, known := t.items[name]; !known {
-		return
+		return nil
 	}
 	delete(t.items, name)
 	t.identities.set(pool.Target{Ref: pool.Ref{Namespace: t.ns.name, Name: name}}, auth.TargetIdentity{})
-	t.ns.post(engine.TargetGone{Ref: pool.Ref{Namespace: t.ns.name, Name: name}})
+	return []engine.Event{engine.TargetGone{Ref: pool.Ref{Namespace: t.ns.name, Name: name}}}
 }
 
 func (t *targets) sorted() []pool.Target {
