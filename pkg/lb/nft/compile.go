@@ -63,7 +63,7 @@ func reachable(shares map[family]share, id uint32) bool {
 	return false
 }
 
-// maxSlots is as many targets as a map of slots is made for.
+// maxTargetsLimit is as many targets as a map of slots is made for.
 const maxTargetsLimit = 10000
 
 func (s *Stream) check(known map[string]bool) error {

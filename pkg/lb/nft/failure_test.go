@@ -2,7 +2,9 @@ package nft
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -116,6 +118,58 @@ func TestFailedRemovalIsTriedAgain(t *testing.T) {
 type stubborn struct{ routes }
 
 func (stubborn) remove(*hops, hop) error { return errInjected }
+
+// neighbours writes down whose link addresses were forgotten, and fails so many times before that.
+type neighbours struct {
+	routes
+	failures int
+	forgot   []netip.Addr
+}
+
+func (n *neighbours) forget(a netip.Addr) error {
+	if n.failures > 0 {
+		n.failures--
+		return errInjected
+	}
+	n.forgot = append(n.forgot, a)
+	return nil
+}
+
+// That the link address of another machine could not be forgotten is made good, once. (P21)
+func TestForgettingANeighbourIsTriedAgain(t *testing.T) {
+	w := newWorld(t, 1)
+	d := simple(1)
+	d.Streams[0].Targets[0].Instance = "pod-1"
+	w.apply(d)
+	n := &neighbours{routes: w.plane.router, failures: 1}
+	w.plane.router = n
+	d.Streams[0].Targets[0].Instance = "pod-2"
+	_, err := w.plane.Apply(d)
+	require.ErrorIs(t, err, errInjected)
+	n.forgot = nil
+	w.apply(d)
+	require.Equal(t, target(1).Addresses, n.forgot)
+	w.apply(d)
+	require.Len(t, n.forgot, 2, "once it is done it is not done again")
+}
+
+// A target that goes and comes back as another machine while the kernel still has it is told from one that the kernel had at the start.
+func TestAnotherMachineBeforeTheOldOneIsClearedUp(t *testing.T) {
+	w := newWorld(t, 1)
+	w.plane.cfg.Linger = time.Hour
+	d := simple(1)
+	d.Streams[0].Targets[0].Instance = "pod-1"
+	w.apply(d)
+	n := &neighbours{routes: w.plane.router}
+	w.plane.router = n
+	w.apply(simple())
+	w.apply(d)
+	require.Empty(t, n.forgot, "the same machine")
+	w.apply(simple())
+	d.Streams[0].Targets[0].Instance = "pod-2"
+	w.apply(d)
+	require.Equal(t, target(1).Addresses, n.forgot)
+}
 
 // What somebody else has spoiled is mended by an audit.
 func TestAuditMends(t *testing.T) {

@@ -262,7 +262,7 @@ func (p *Plane) lead(desired *Desired, marks map[string]uint32) (
 			if !reached {
 				pending = append(pending, TargetRef{s.Name, t.Identifier})
 			}
-			if err := p.meet(name, t); err != nil {
+			if err := p.meet(name, marks[name], t); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -288,33 +288,36 @@ func (s share) with(t Target) share {
 	return s
 }
 
-// meet forgets the link addresses of a target that is another machine than before. The first time that this process sees it, it
-// may be the one that the kernel knows already.
-func (p *Plane) meet(name string, t Target) error {
+// meet forgets the link addresses of a target that is another machine than before, until that succeeds. The first time that this process
+// sees it, it may be the one that the kernel knows already.
+func (p *Plane) meet(name string, mark uint32, t Target) error {
 	instance := t.Instance + " " + fmt.Sprint(t.Addresses)
 	was, seen := p.instances[name]
 	if was == instance {
 		return nil
 	}
-	p.instances[name] = instance
-	if !seen && p.state.has(name) {
-		return nil
-	}
 	var errs []error
-	for _, a := range t.Addresses {
-		errs = append(errs, p.router.forget(a.Unmap()))
+	if seen || p.state.targets[mark] != name {
+		for _, a := range t.Addresses {
+			errs = append(errs, p.router.forget(a.Unmap()))
+		}
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		p.instances[name] = instance
+	}
+	return err
 }
 
-func (s *state) has(target string) bool {
-	return slices.Contains(slices.Collect(maps.Values(s.targets)), target)
-}
-
+// forgetInstances drops those of targets that are gone from the kernel too: until then one that comes back may be another machine.
 func (p *Plane) forgetInstances(marks map[string]uint32) {
+	there := make(map[string]bool, len(p.state.targets))
+	for _, name := range p.state.targets {
+		there[name] = true
+	}
 	maps.DeleteFunc(p.instances, func(name string, _ string) bool {
 		_, ok := marks[name]
-		return !ok
+		return !ok && !there[name]
 	})
 }
 
