@@ -11,9 +11,6 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// defaultMaxTargets is what Meridio takes where a stream says nothing, or 0.
-const defaultMaxTargets = 100
-
 // flushPools brings the pools up to date and marks the registrations that this concerns.
 func (s *state) flushPools() {
 	d := s.table.Flush()
@@ -299,11 +296,7 @@ func (s *state) decide(row *Row, r *record) {
 }
 
 func validIdentifier(e *registry.Entry, maxTargets map[stream.Key]uint32) bool {
-	limit := maxTargets[e.Stream]
-	if limit == 0 {
-		limit = defaultMaxTargets
-	}
-	return e.Identifier >= 1 && e.Identifier <= limit
+	return e.Identifier >= 1 && e.Identifier <= stream.MaxTargets(maxTargets[e.Stream])
 }
 
 func namespaceOf(pod string) string {

@@ -36,10 +36,7 @@ func (s *state) usages() []Usage {
 }
 
 func (s *state) usage(k stream.Key, limit uint32) Usage {
-	u := Usage{Stream: k, Limit: limit}
-	if limit == 0 {
-		u.Limit = defaultMaxTargets
-	}
+	u := Usage{Stream: k, Limit: stream.MaxTargets(limit)}
 	if st := s.streams[k]; st != nil {
 		u.Held = st.held
 	}

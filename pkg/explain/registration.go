@@ -64,7 +64,7 @@ func (p *path) taken(addresses string) map[string]TargetFacts {
 }
 
 func (p *path) limit() uint32 {
-	return maxTargets(p.process.Trenches[p.key.Trench].MaxTargets[p.key])
+	return stream.MaxTargets(p.process.Trenches[p.key.Trench].MaxTargets[p.key])
 }
 
 func (p *path) number() Step {
@@ -81,8 +81,8 @@ func (p *path) number() Step {
 	s := pass(id, title, "%d of 1..%d", n, limit)
 	if t, ok := p.x.f.Cluster.Trenches[TrenchName{p.nsp, p.key.Trench}]; ok && t.Config != nil && p.process.Trenches[p.key.Trench].Read {
 		for _, c := range t.Config.Streams {
-			if c.Conduit == p.key.Conduit && c.Name == p.key.Name && maxTargets(c.MaxTargets) != limit {
-				s.Differs = fmt.Sprintf("the ConfigMap gives stream %s %d targets, the NSP %d", p.key, maxTargets(c.MaxTargets), limit)
+			if c.Conduit == p.key.Conduit && c.Name == p.key.Name && stream.MaxTargets(c.MaxTargets) != limit {
+				s.Differs = fmt.Sprintf("the ConfigMap gives stream %s %d targets, the NSP %d", p.key, stream.MaxTargets(c.MaxTargets), limit)
 			}
 		}
 	}

@@ -166,20 +166,12 @@ func (p *path) streamExists() Step {
 	var there []string
 	for _, s := range t.Config.Streams {
 		if s.Conduit == p.key.Conduit && s.Name == p.key.Name {
-			return pass(id, title, "max-targets %d", maxTargets(s.MaxTargets))
+			return pass(id, title, "max-targets %d", stream.MaxTargets(s.MaxTargets))
 		}
 		there = append(there, s.Conduit+"/"+s.Name)
 	}
 	return stop(id, title, fmt.Sprintf("the %s has no stream %s in conduit %s", name, p.key.Name, p.key.Conduit),
 		fmt.Sprintf("it has %s; correct the labels %s and %s of the Service, or make the Stream", orNone(list(there), "none"), pool.LabelConduit, pool.LabelStream))
-}
-
-// maxTargets is what Meridio takes where a stream says nothing, or 0.
-func maxTargets(n uint32) uint32 {
-	if n == 0 {
-		return 100
-	}
-	return n
 }
 
 // behind is how long the API server may have been silent before the process counts as behind: bookmarks come about once a minute.

@@ -8,9 +8,6 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// defaultLimit is what Meridio takes for max-targets where a stream says nothing, or 0.
-const defaultLimit = 100
-
 // reservation is one call of Reserve.
 type reservation struct {
 	ctx    context.Context
@@ -129,10 +126,7 @@ func (t *table) join(want Entry, call *reservation) {
 // limit is how many targets a stream may have, where that is known.
 func (t *table) limit(k stream.Key) (uint32, bool) {
 	limits, known := t.limits[k.Trench]
-	if n := limits[k]; n > 0 {
-		return n, known
-	}
-	return defaultLimit, known
+	return stream.MaxTargets(limits[k]), known
 }
 
 // admit gives the free identifiers of a stream to those who wait.

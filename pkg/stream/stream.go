@@ -24,6 +24,12 @@ type Conduit struct {
 	Namespace, Trench, Name string
 }
 
+// DefaultMaxTargets is how many targets a stream may have whose configuration does not say, as in Meridio 1.x.
+const DefaultMaxTargets = 100
+
+// MaxTargets is what max-targets of a configuration means, in which 0 says nothing.
+func MaxTargets(configured uint32) uint32 { return cmp.Or(configured, DefaultMaxTargets) }
+
 // maxPart and part are the rule for label values, which is what names a stream in a Service:
 // https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 const maxPart = 63

@@ -23,7 +23,7 @@ type Desired struct {
 // Stream is a set of targets that share the traffic of flows.
 type Stream struct {
 	Name string
-	// MaxTargets decides how many slots there are; all load balancers of the stream must agree on it.
+	// MaxTargets decides how many slots there are, 0 is stream.DefaultMaxTargets; all load balancers of the stream must agree on it.
 	MaxTargets int
 	Targets    []Target
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nordix/meridio-nsp/pkg/lb/maglev"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // seed of all hashes. It is the same on every load balancer, so that all send a connection to the same target; the kernel's library
@@ -50,7 +52,7 @@ type balancer struct {
 
 // balance adds a stream; shares are those of its targets that can be reached.
 func (b *balancer) balance(s *Stream, shares map[family]share) {
-	size := maglev.Size(maxTargets(s))
+	size := maglev.Size(cmp.Or(s.MaxTargets, stream.DefaultMaxTargets))
 	for _, f := range families {
 		who := shares[f]
 		slots := slotsName(f, s.Name, size, false)
@@ -65,14 +67,6 @@ func (b *balancer) balance(s *Stream, shares map[family]share) {
 			b.add(streamChain(v, s.Name), nil, b.pick(v, s.Name, size, slots, before)...)
 		}
 	}
-}
-
-// maxTargets is 100 where the configuration says nothing, as in Meridio 1.x.
-func maxTargets(s *Stream) int {
-	if s.MaxTargets == 0 {
-		return 100
-	}
-	return s.MaxTargets
 }
 
 func (b *balancer) slotsOf(s *Stream, size int, identifiers []uint32) slotMap {

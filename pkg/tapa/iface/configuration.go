@@ -1,7 +1,6 @@
 package iface
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -12,9 +11,6 @@ import (
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
-
-// defaultLimit is what max-targets means where it is 0.
-const defaultLimit = 100
 
 // manager is the ConfigurationManager of the trenches, over gRPC.
 type manager struct {
@@ -100,8 +96,7 @@ func prefixes(r *nspv1.VipResponse) []netip.Prefix {
 func limitsOf(r *nspv1.StreamResponse) map[string]uint32 {
 	out := map[string]uint32{}
 	for _, s := range r.GetStreams() {
-		k := stream.Key{Conduit: s.GetConduit().GetName(), Name: s.GetName()}
-		out[k.Conduit+"/"+k.Name] = cmp.Or(s.GetMaxTargets(), defaultLimit)
+		out[s.GetConduit().GetName()+"/"+s.GetName()] = stream.MaxTargets(s.GetMaxTargets())
 	}
 	return out
 }
