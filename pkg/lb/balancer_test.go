@@ -294,6 +294,24 @@ func TestIntentOfTargets(t *testing.T) {
 	require.Equal(t, []nft.Target{{Identifier: 1, Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("fd00::1")}}}, d.Streams[0].Targets)
 }
 
+// While nothing can be programmed, causes of changes are kept to measure, but not without an end; the first ones waited longest.
+func TestCausesAreBounded(t *testing.T) {
+	in, at := newIntent(), func(n int) cause { return cause{received: time.Unix(int64(n), 0)} }
+	change := func(n int) { in.changeTargets(func(map[targetKey]told) {}, at(n)) }
+	for n := range 2 * maxNews {
+		change(n)
+	}
+	_, _, news := in.desired()
+	require.Len(t, news, maxNews)
+	require.Equal(t, at(0), news[0])
+	change(3 * maxNews)
+	in.postpone(news[:maxNews-1])
+	change(4 * maxNews)
+	_, _, news = in.desired()
+	require.Len(t, news, maxNews)
+	require.Equal(t, []cause{at(0), at(3 * maxNews)}, []cause{news[0], news[maxNews-1]})
+}
+
 // A link that goes down takes its target along, whose traffic the others get; when it is back the target gets its share again.
 func TestLinkTakesItsTargetAlong(t *testing.T) {
 	net, nsp := newNetwork(t, 1), startFake(t)

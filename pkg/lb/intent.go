@@ -13,6 +13,7 @@ import (
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	"github.com/nordix/meridio-nsp/pkg/lb/nft"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // intent is what the load balancer was told last, by several watches.
@@ -26,7 +27,7 @@ type intent struct {
 	// targets by stream and addresses.
 	targets map[targetKey]told
 	told    bool
-	// news are causes that were not seen in the kernel yet.
+	// news are causes that were not seen in the kernel yet, the first maxNews of them.
 	news []cause
 	// changed holds a token when any of it changed.
 	changed chan struct{}
@@ -44,6 +45,9 @@ type told struct {
 
 // cause is why something was told: when the cluster reported it, if that is known, and when it arrived here.
 type cause struct{ reported, received time.Time }
+
+// maxNews bounds the causes that are kept: while the kernel takes nothing, or not all is told yet, each change adds some.
+const maxNews = 10_000
 
 func newIntent() *intent {
 	return &intent{targets: map[targetKey]told{}, changed: make(chan struct{}, 1)}
@@ -68,7 +72,7 @@ func (in *intent) setFlows(m *nspv1.FlowResponse)      { in.update(func() { in.f
 func (in *intent) setTargets(targets map[targetKey]told, news ...cause) {
 	in.update(func() {
 		in.targets, in.told = targets, true
-		in.news = append(in.news, news...)
+		in.keep(news)
 	})
 }
 
@@ -77,8 +81,13 @@ func (in *intent) changeTargets(change func(map[targetKey]told), news ...cause) 
 	in.update(func() {
 		change(in.targets)
 		in.told = true
-		in.news = append(in.news, news...)
+		in.keep(news)
 	})
+}
+
+// keep keeps as many causes as there is room for. The lock is held.
+func (in *intent) keep(news []cause) {
+	in.news = append(in.news, news[:min(len(news), maxNews-len(in.news))]...)
 }
 
 // missing names what the load balancer was not told yet. As long as there is anything, the kernel keeps what it has: half of what is desired
@@ -136,23 +145,27 @@ func (in *intent) desired() (*nft.Desired, nft.Refused, []cause) {
 }
 
 func (in *intent) streamsOf(refused nft.Refused) []nft.Stream {
-	members := map[string][]nft.Target{}
+	type place struct {
+		stream     string
+		identifier uint32
+	}
+	members, taken := map[string][]nft.Target{}, map[place]bool{}
 	limits := map[string]uint32{}
 	for _, s := range in.streams.GetStreams() {
-		limits[s.GetName()] = cmp.Or(s.GetMaxTargets(), 100)
+		limits[s.GetName()] = stream.MaxTargets(s.GetMaxTargets())
 	}
 	// In the order of the keys, so that all load balancers refuse the same of two with one identifier.
 	for _, key := range slices.SortedFunc(maps.Keys(in.targets), targetKey.compare) {
 		t := in.targets[key]
 		target, err := targetOf(t, limits[key.stream])
-		if err == nil && slices.ContainsFunc(members[key.stream], func(o nft.Target) bool { return o.Identifier == target.Identifier }) {
+		if err == nil && taken[place{key.stream, t.identifier}] {
 			err = fmt.Errorf("the identifier %d is that of another target", t.identifier)
 		}
 		if err != nil {
 			refused["target "+key.stream+" "+key.addresses] = err
 			continue
 		}
-		members[key.stream] = append(members[key.stream], target)
+		members[key.stream], taken[place{key.stream, t.identifier}] = append(members[key.stream], target), true
 	}
 	var out []nft.Stream
 	for _, s := range in.streams.GetStreams() {
@@ -184,5 +197,7 @@ func targetOf(t told, limit uint32) (nft.Target, error) {
 func (in *intent) postpone(news []cause) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.news = append(news, in.news...)
+	later := in.news
+	in.news = news
+	in.keep(later)
 }

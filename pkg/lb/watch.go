@@ -142,7 +142,7 @@ func registered(m *nspv1.TargetResponse) map[targetKey]told {
 // fed takes what the feed has to say.
 func (b *Balancer) fed(u client.Update) {
 	var news []cause
-	for _, t := range append(u.Set, u.Removed...) {
+	for _, t := range slices.Concat(u.Set, u.Removed) {
 		c := cause{received: u.Received}
 		if t.GetCaused() != nil && !u.First {
 			c.reported = t.GetCaused().AsTime()
