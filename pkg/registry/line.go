@@ -26,6 +26,8 @@ type reply struct {
 // grant is a reservation that was given, until its callers have used it.
 type grant struct {
 	id, registered uint64
+	// before is the count of registrations that the key had, 0 for none.
+	before uint64
 	// created is set where there was no entry before.
 	created bool
 	calls   []*reservation
@@ -202,9 +204,12 @@ func (t *table) give(w *waiter, id uint32) []Change {
 		e.ID, e.Memory = old.ID, old.Memory
 	}
 	t.put(&e)
+	before := t.registered[e.Key]
 	t.registrations++
 	t.registered[e.Key] = t.registrations
-	t.dismiss(w, reply{identifier: id}, &grant{id: e.ID, registered: t.registrations, created: old == nil, calls: slices.Clone(w.calls)})
+	t.dismiss(w, reply{identifier: id}, &grant{
+		id: e.ID, registered: t.registrations, before: before, created: old == nil, calls: slices.Clone(w.calls),
+	})
 	return append([]Change{{Old: old, New: &e, Reserved: true}}, t.promote(old)...)
 }
 
@@ -304,6 +309,7 @@ func (t *table) dropAnswers() {
 	var gone []*waiter
 	for _, w := range t.leaving {
 		for _, call := range w.calls {
+			t.undo(w.want.Key, call.grant)
 			call.grant = nil
 		}
 		if now := t.waiters[w.want.Key]; now == w {
@@ -315,6 +321,16 @@ func (t *table) dropAnswers() {
 	}
 	t.reservations.staged, t.leaving = nil, nil
 	t.leave(gone)
+}
+
+// undo takes back that a grant counts as a registration, unless there was one since: nobody has called.
+func (t *table) undo(k Key, g *grant) {
+	if g == nil || t.registered[k] != g.registered {
+		return
+	}
+	if t.registered[k] = g.before; g.before == 0 {
+		delete(t.registered, k)
+	}
 }
 
 // leave takes waiters out of their lines, each line once.

@@ -172,6 +172,19 @@ func TestAbandonedReservation(t *testing.T) { // P25
 		done(tab, tab.abandon(k, call.reservation))
 		require.True(t, tab.entries[k].Reserved)
 	})
+	t.Run("goes though more was given in vain", func(t *testing.T) {
+		tab := limited(2)
+		reserved(t, tab, "10.0.0.1")
+		call, _ := reserve(t, tab, "10.0.0.2", true)
+		tab.limits["t"] = map[stream.Key]uint32{keyOf("x"): 1}
+		reserve(t, tab, "10.0.0.2", true)
+		tab.unregister(want(t, "x", "10.0.0.1", "", Disabled).Key) // gives away 1
+		tab.rollback()
+		k := want(t, "x", "10.0.0.2", "", Disabled).Key
+		require.EqualValues(t, 2, tab.entries[k].Identifier)
+		done(tab, tab.abandon(k, call.reservation))
+		require.Nil(t, tab.entries[k])
+	})
 	t.Run("is void for whom nobody calls any more", func(t *testing.T) {
 		tab := limited(1)
 		reserved(t, tab, "10.0.0.1")
