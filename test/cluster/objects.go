@@ -52,9 +52,27 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("deleting the pods of namespace %s: %w", name, err)
 	}
+	if err := c.deleteServices(ctx, name); err != nil {
+		return err
+	}
 	err := c.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// deleteServices frees the node ports at once: a namespace goes some time later, and who comes next may ask for the same.
+func (c *Cluster) deleteServices(ctx context.Context, namespace string) error {
+	services, err := c.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("listing the Services of namespace %s: %w", namespace, err)
+	}
+	for _, s := range services.Items {
+		err := c.client.CoreV1().Services(namespace).Delete(ctx, s.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting Service %s/%s: %w", namespace, s.Name, err)
+		}
 	}
 	return nil
 }
