@@ -164,7 +164,11 @@ func TestAcceptModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reported := rapid.SliceOf(rapid.Custom(func(t *rapid.T) Endpoint {
 			last := rapid.ByteRange(0, 9).Draw(t, "addr")
-			return Endpoint{Addr: netip.AddrFrom4([4]byte{10 * (last % 2), 0, 0, last}), Ready: rapid.Bool().Draw(t, "ready")}
+			return Endpoint{
+				Addr: netip.AddrFrom4([4]byte{10 * (last % 2), 0, 0, last}), Ready: rapid.Bool().Draw(t, "ready"),
+				Serving: rapid.Bool().Draw(t, "serving"), Terminating: rapid.Bool().Draw(t, "terminating"),
+				Identity: rapid.SampledFrom([]string{"", "a"}).Draw(t, "identity"),
+			}
 		})).Draw(t, "reported")
 		want := map[netip.Addr]bool{}
 		for _, e := range reported {
@@ -174,6 +178,7 @@ func TestAcceptModel(t *testing.T) {
 		}
 		got := map[netip.Addr]bool{}
 		state := accept(slices.Clone(reported))
+		require.Equal(t, state, accept(rapid.Permutation(reported).Draw(t, "another order")))
 		for _, e := range state.Endpoints {
 			got[e.Addr] = e.Ready
 		}

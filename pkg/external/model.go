@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 )
 
@@ -29,9 +30,13 @@ type Failure struct {
 	Reason, Message string
 }
 
-// Failed is a report of a failure.
+// localPort is what errors of connections begin with, as "read udp 10.0.0.1:40123->10.0.0.2:53": an address and a port of the moment.
+var localPort = regexp.MustCompile(`:[0-9]+->`)
+
+// Failed is a report of a failure. The message leaves out ports of the moment: one that is another each time would be told, and
+// written to the cluster, each time.
 func Failed(reason, format string, args ...any) Report {
-	return Report{Failure: &Failure{reason, fmt.Sprintf(format, args...)}}
+	return Report{Failure: &Failure{reason, localPort.ReplaceAllString(fmt.Sprintf(format, args...), "->")}}
 }
 
 // The reasons of failures, and of states.
@@ -98,7 +103,8 @@ func accept(reported []Endpoint) State {
 	state := State{Endpoints: endpoints, Resolved: true, Reason: ReasonResolved, Message: "All addresses are known."}
 	if len(unusable) > 0 {
 		state.Reason = ReasonSomeIgnored
-		state.Message = fmt.Sprintf("%s is no address that packets can be sent to; %d such are ignored.", unusable[0], len(unusable))
+		state.Message = fmt.Sprintf("%s is no address that packets can be sent to; %d such are ignored.",
+			slices.MinFunc(unusable, netip.Addr.Compare), len(unusable))
 	}
 	if n := len(endpoints); n > MaxEndpoints {
 		state.Endpoints = slices.Clip(endpoints[:MaxEndpoints])
@@ -116,14 +122,16 @@ func distinct(endpoints []Endpoint) []Endpoint {
 	return slices.CompactFunc(endpoints, func(a, b Endpoint) bool { return a.Addr == b.Addr })
 }
 
-func rank(e Endpoint) int {
-	switch {
-	case e.Ready:
-		return 3
-	case e.Serving:
-		return 2
-	case e.Terminating:
-		return 0
+// rank is greater the readier an endpoint is, and equal for no two that differ: their order shall not matter.
+func rank(e Endpoint) (n int) {
+	if e.Ready {
+		n += 4
 	}
-	return 1
+	if e.Serving {
+		n += 2
+	}
+	if !e.Terminating {
+		n++
+	}
+	return n
 }

@@ -303,6 +303,27 @@ func TestRunFollowsTheName(t *testing.T) { // D11
 	running.Wait()
 }
 
+// As long as the same is wrong the same is said: another message would be another write to the cluster.
+func TestTheSameFailureIsSaidTheSame(t *testing.T) {
+	s := newServer(t)
+	cfg := s.config("a.example")
+	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, gone.Close())
+	cfg.Resolvers = []string{gone.LocalAddr().String()}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := map[string]int{}
+	n := 0
+	New(cfg).Run(ctx, func(r external.Report) {
+		said[r.Failure.Message]++
+		if n++; n == 20 {
+			cancel()
+		}
+	})
+	require.Len(t, said, 1)
+}
+
 func TestTTLIsHonouredWithinBounds(t *testing.T) {
 	s := newServer(t, "zero.example. 0 A 192.0.2.1", "long.example. 86400 A 192.0.2.1")
 	for name, bounds := range map[string][2]time.Duration{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -88,30 +89,23 @@ func (s *source) resolve(ctx context.Context) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	type result struct {
-		answer
-		err error
-	}
-	results := make(chan result, len(s.cfg.Families))
-	for _, family := range s.cfg.Families {
-		go func() {
+	// Each family has its place: what is reported does not depend on who answers first.
+	answers, errs := make([]answer, len(s.cfg.Families)), make([]error, len(s.cfg.Families))
+	var asking sync.WaitGroup
+	for i, family := range s.cfg.Families {
+		asking.Go(func() {
 			q := query{name: s.cfg.Name, family: family, resolvers: resolvers, timeout: s.cfg.Timeout}
-			a, err := q.run(ctx)
-			results <- result{a, err}
-		}()
+			answers[i], errs[i] = q.run(ctx)
+		})
 	}
-	all := answer{ttl: s.cfg.MaxTTL}
-	var errs []error
-	for range s.cfg.Families {
-		r := <-results
-		errs = append(errs, r.err)
-		if r.err == nil {
-			all.addrs = append(all.addrs, r.addrs...)
-			all.ttl = min(all.ttl, r.ttl)
-		}
-	}
+	asking.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return answer{}, err
+	}
+	all := answer{ttl: s.cfg.MaxTTL}
+	for _, a := range answers {
+		all.addrs = append(all.addrs, a.addrs...)
+		all.ttl = min(all.ttl, a.ttl)
 	}
 	if len(all.addrs) == 0 {
 		return answer{}, errNoAddresses
