@@ -18,7 +18,7 @@ type Authorities struct {
 
 	mu      sync.Mutex
 	watches map[auth.ConfigMap]*authorityWatch
-	start   func(*authorityWatch) // nil unless Run runs
+	start   func(auth.ConfigMap, *authorityWatch) // nil unless Run runs
 }
 
 type authorityWatch struct {
@@ -66,7 +66,7 @@ func (a *Authorities) Want(all map[auth.ConfigMap]bool) {
 			w.before = old.ended
 		}
 		if a.watches[c] = w; a.start != nil {
-			a.start(w)
+			a.start(c, w)
 		}
 	}
 }
@@ -75,10 +75,11 @@ func (a *Authorities) Want(all map[auth.ConfigMap]bool) {
 func (a *Authorities) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	a.mu.Lock()
-	a.start = func(w *authorityWatch) {
+	a.start = func(c auth.ConfigMap, w *authorityWatch) {
 		var watching context.Context
 		watching, w.stop = context.WithCancel(ctx)
 		running.Go(func() {
+			defer a.forget(c, w)
 			defer close(w.ended)
 			if w.before != nil {
 				<-w.before
@@ -86,8 +87,8 @@ func (a *Authorities) Run(ctx context.Context) error {
 			_ = w.Run(watching)
 		})
 	}
-	for _, w := range a.watches {
-		a.start(w)
+	for c, w := range a.watches {
+		a.start(c, w)
 	}
 	a.mu.Unlock()
 	<-ctx.Done()
@@ -101,4 +102,13 @@ func (a *Authorities) Run(ctx context.Context) error {
 	a.mu.Unlock()
 	running.Wait()
 	return nil
+}
+
+// forget drops a watch that has ended because nobody wants it.
+func (a *Authorities) forget(c auth.ConfigMap, w *authorityWatch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.watches[c] == w && w.stop == nil {
+		delete(a.watches, c)
+	}
 }

@@ -71,6 +71,13 @@ func TestAuthorities(t *testing.T) {
 	write("three")
 	has("three", true)
 	mu.Lock()
-	defer mu.Unlock()
 	require.LessOrEqual(t, calls, before+2, "each state is told once")
+	mu.Unlock()
+
+	a.Want(nil)
+	require.Eventually(t, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.watches) == 0
+	}, patience, tick, "names that were named once take no room")
 }
