@@ -65,7 +65,7 @@ func run(ctx context.Context, cfg config, a azure, log *slog.Logger) error {
 	if err := checkScopes(cfg.scopes); err != nil {
 		return err
 	}
-	listener, creds, err := serve.Listen(cfg.listen)
+	listener, creds, err := serve.Listen(ctx, cfg.listen)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func parse(text []byte) (resources, error) {
 func follow(ctx context.Context, path string, last []byte, every time.Duration, set func(resources), log *slog.Logger) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	for {
+	for said := ""; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -73,9 +73,13 @@ func follow(ctx context.Context, path string, last []byte, every time.Duration, 
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
-			log.Warn("the file cannot be read; what it said last counts", "err", err)
+			if err.Error() != said {
+				log.Warn("the file cannot be read; what it said last counts", "err", err)
+			}
+			said = err.Error()
 			continue
 		}
+		said = ""
 		if bytes.Equal(text, last) {
 			continue
 		}

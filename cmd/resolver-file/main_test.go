@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -76,6 +77,14 @@ func TestFaultsAreNamed(t *testing.T) {
 		_, err := parse([]byte(text))
 		require.ErrorContains(t, err, says)
 	}
-	_, _, err := listen(config{listen: ":0"})
-	require.ErrorContains(t, err, "--tls-cert-file")
+	good := filepath.Join(t.TempDir(), "r.yaml")
+	require.NoError(t, os.WriteFile(good, []byte("{}"), 0o600))
+	for says, cfg := range map[string]config{
+		"--tls-cert-file": {file: good, listen: ":0", every: time.Second},
+		"--every is 0s":   {file: good, listen: ":0"},
+		"is no socket":    {file: good, listen: "unix://" + good, every: time.Second}, // and it stays
+	} {
+		require.ErrorContains(t, run(t.Context(), cfg, slog.New(slog.DiscardHandler)), says)
+	}
+	require.FileExists(t, good)
 }

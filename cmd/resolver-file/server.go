@@ -4,18 +4,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	resolverv1 "github.com/nordix/meridio-nsp/api/resolver/v1"
 	"github.com/nordix/meridio-nsp/pkg/external/serve"
+	"github.com/nordix/meridio-nsp/pkg/listener"
 )
 
 // resolver serves resolver.v1.
@@ -68,6 +68,9 @@ func (r *resolver) Watch(request *resolverv1.WatchRequest, stream grpc.ServerStr
 }
 
 func run(ctx context.Context, cfg config, log *slog.Logger) error {
+	if cfg.every <= 0 {
+		return fmt.Errorf("--every is %s: choose more than 0", cfg.every)
+	}
 	text, err := os.ReadFile(cfg.file)
 	if err != nil {
 		return fmt.Errorf("reading --file: %w", err)
@@ -76,20 +79,15 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", cfg.file, err)
 	}
-	listener, creds, err := listen(cfg)
+	l, creds, err := serve.Listen(ctx, serve.Config{Listen: cfg.listen, Cert: cfg.cert, Key: cfg.key, ClientCA: cfg.clientCA})
 	if err != nil {
 		return err
 	}
+	log.Info("serving", "resources", len(all), "address", l.Addr().String())
 	server, r := grpc.NewServer(grpc.Creds(creds), grpc.ConnectionTimeout(serve.GreetWithin)), newResolver(all)
 	resolverv1.RegisterResolverServer(server, r)
-	var running sync.WaitGroup
-	running.Go(func() { follow(ctx, cfg.file, text, cfg.every, r.set, log) })
-	running.Go(func() { <-ctx.Done(); server.Stop() })
-	defer running.Wait()
-	log.Info("serving", "resources", len(all), "address", listener.Addr().String())
-	return server.Serve(listener)
-}
-
-func listen(cfg config) (net.Listener, credentials.TransportCredentials, error) {
-	return serve.Listen(serve.Config{Listen: cfg.listen, Cert: cfg.cert, Key: cfg.key, ClientCA: cfg.clientCA})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { follow(ctx, cfg.file, text, cfg.every, r.set, log); return nil })
+	group.Go(func() error { return listener.ServeGRPC(ctx, server, l) })
+	return group.Wait()
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/nordix/meridio-nsp/pkg/lb"
+	"github.com/nordix/meridio-nsp/pkg/listener"
 )
 
 // listeners are open before anything runs, so that an address that is taken is an error at once.
@@ -40,24 +39,24 @@ func (s *settings) listen(ctx context.Context) (_ *listeners, err error) {
 			l.close()
 		}
 	}()
-	var config net.ListenConfig
-	for _, one := range []struct{ flag, network, address string }{
-		{"health-socket", "unix", s.healthSocket}, {"health-address", "tcp", s.healthAddress}, {"metrics-address", "tcp", s.metricsAddress},
-	} {
-		if one.address == "" {
-			continue
-		}
-		if one.network == "unix" {
-			_ = os.Remove(one.address) // of a process that was killed
-		}
-		listener, err := config.Listen(ctx, one.network, one.address)
+	if s.healthSocket != "" {
+		one, err := listener.Unix(ctx, s.healthSocket)
 		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", one.flag, err)
+			return nil, fmt.Errorf("--health-socket: %w", err)
 		}
-		if one.flag == "metrics-address" {
-			l.metrics = listener
-		} else {
-			l.health = append(l.health, listener)
+		l.health = append(l.health, one)
+	}
+	var config net.ListenConfig
+	if s.healthAddress != "" {
+		one, err := config.Listen(ctx, "tcp", s.healthAddress)
+		if err != nil {
+			return nil, fmt.Errorf("--health-address: %w", err)
+		}
+		l.health = append(l.health, one)
+	}
+	if s.metricsAddress != "" {
+		if l.metrics, err = config.Listen(ctx, "tcp", s.metricsAddress); err != nil {
+			return nil, fmt.Errorf("--metrics-address: %w", err)
 		}
 	}
 	return l, nil
@@ -66,7 +65,7 @@ func (s *settings) listen(ctx context.Context) (_ *listeners, err error) {
 // serveHealth answers probes until ctx ends.
 func serveHealth(ctx context.Context, b *lb.Balancer, on []net.Listener) error {
 	h := health.NewServer()
-	server := grpc.NewServer(grpc.ConnectionTimeout(5 * time.Second)) // a client that says nothing does not hold up the end
+	server := grpc.NewServer(grpc.ConnectionTimeout(listener.GreetWithin))
 	grpc_health_v1.RegisterHealthServer(server, h)
 	failed := make(chan error, len(on))
 	var served sync.WaitGroup
@@ -112,11 +111,5 @@ func tellHealth(h *health.Server, s lb.Status, ready bool) bool {
 func serveMetrics(ctx context.Context, from prometheus.Gatherer, on net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(on); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving metrics: %w", err)
-	}
-	return nil
+	return listener.ServeHTTP(ctx, mux, on)
 }

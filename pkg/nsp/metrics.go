@@ -1,10 +1,6 @@
 package nsp
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -199,15 +195,8 @@ func (m *metrics) storing(works bool) {
 	}
 }
 
-// serveMetrics answers /metrics on the listener until ctx ends.
-func (m *metrics) serve(ctx context.Context, l net.Listener) error {
+func (m *metrics) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-	defer stop()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving metrics on %s: %w", l.Addr(), err)
-	}
-	return nil
+	return mux
 }

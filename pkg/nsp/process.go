@@ -5,12 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"strconv"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -22,6 +19,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/engine"
+	"github.com/nordix/meridio-nsp/pkg/listener"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/server"
 )
@@ -204,39 +202,22 @@ func (p *process) makeServer(cfg server.Config) error {
 }
 
 func (p *process) listen(ctx context.Context) (err error) {
-	p.grpcListener, err = p.listenOn(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(p.common.Port)))
+	p.grpcListener, err = p.listenOn(ctx, net.JoinHostPort("", strconv.Itoa(p.common.Port)))
 	if err == nil && p.common.MetricsAddress != "" {
-		p.metricsListener, err = p.listenOn(ctx, "tcp", p.common.MetricsAddress)
+		p.metricsListener, err = p.listenOn(ctx, p.common.MetricsAddress)
 	}
 	if err == nil && p.common.HealthSocket != "" {
-		if err := removeSocket(p.common.HealthSocket); err != nil {
+		if p.healthListener, err = listener.Unix(ctx, p.common.HealthSocket); err != nil {
 			return fmt.Errorf("--health-socket: %w", err)
 		}
-		p.healthListener, err = p.listenOn(ctx, "unix", p.common.HealthSocket)
+		p.onClose(func() { _ = p.healthListener.Close() })
 	}
 	return err
 }
 
-// removeSocket removes the socket of an earlier run, and nothing else that may stand there.
-func removeSocket(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("looking at the socket of an earlier run: %w", err)
-	case info.Mode()&fs.ModeSocket == 0:
-		return fmt.Errorf("%s is there and is no socket: remove it, or choose another path", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the socket of an earlier run: %w", err)
-	}
-	return nil
-}
-
-func (p *process) listenOn(ctx context.Context, network, address string) (net.Listener, error) {
+func (p *process) listenOn(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, network, address)
+	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("opening the listener: %w", err)
 	}
@@ -258,7 +239,9 @@ func (p *process) stages(edge ...component) [][]component {
 func (p *process) edge(edge ...component) []component {
 	edge = append(edge, component{"gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, p.grpcListener) }})
 	if p.metricsListener != nil {
-		edge = append(edge, component{"metrics", func(ctx context.Context) error { return p.metrics.serve(ctx, p.metricsListener) }})
+		edge = append(edge, component{"metrics", func(ctx context.Context) error {
+			return listener.ServeHTTP(ctx, p.metrics.handler(), p.metricsListener)
+		}})
 	}
 	if p.healthListener != nil {
 		edge = append(edge, component{"health", p.serveHealth})
@@ -266,17 +249,9 @@ func (p *process) edge(edge ...component) []component {
 	return edge
 }
 
-// greetWithin is how long a connection to the health socket may say nothing: the end of the server waits for it.
-const greetWithin = 5 * time.Second
-
 // serveHealth answers probes on the unix socket, which needs no certificate.
 func (p *process) serveHealth(ctx context.Context) error {
-	s := grpc.NewServer(grpc.ConnectionTimeout(greetWithin))
+	s := grpc.NewServer(grpc.ConnectionTimeout(listener.GreetWithin))
 	grpc_health_v1.RegisterHealthServer(s, p.server.Health())
-	stop := context.AfterFunc(ctx, s.Stop)
-	defer stop()
-	if err := s.Serve(p.healthListener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serving health on %s: %w", p.common.HealthSocket, err)
-	}
-	return nil
+	return listener.ServeGRPC(ctx, s, p.healthListener)
 }

@@ -2,11 +2,11 @@
 package serve
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nordix/meridio-nsp/pkg/listener"
 )
 
 // Config says where to listen, and as whom.
@@ -28,20 +30,24 @@ type Config struct {
 const GreetWithin = 10 * time.Second
 
 // Listen opens the listener, without TLS only where the file system says who may connect.
-func Listen(cfg Config) (net.Listener, credentials.TransportCredentials, error) {
+func Listen(ctx context.Context, cfg Config) (net.Listener, credentials.TransportCredentials, error) {
 	if path, ok := strings.CutPrefix(cfg.Listen, "unix://"); ok {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("removing the socket of an earlier run: %w", err)
+		l, err := listener.Unix(ctx, path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--listen: %w", err)
 		}
-		listener, err := net.Listen("unix", path)
-		return listener, insecure.NewCredentials(), err
+		return l, insecure.NewCredentials(), nil
 	}
 	creds, err := mutualTLS(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	listener, err := net.Listen("tcp", cfg.Listen)
-	return listener, creds, err
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--listen: %w", err)
+	}
+	return l, creds, nil
 }
 
 func mutualTLS(cfg Config) (credentials.TransportCredentials, error) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/nordix/meridio-nsp/pkg/listener"
 	"github.com/nordix/meridio-nsp/pkg/tapa"
 )
 
@@ -83,7 +84,7 @@ func serveHealth(ctx context.Context, h *health.Server, listeners ...net.Listene
 	for _, l := range listeners {
 		server := newGRPC()
 		grpc_health_v1.RegisterHealthServer(server, h)
-		group.Go(func() error { return serveGRPC(ctx, server, l) })
+		group.Go(func() error { return listener.ServeGRPC(ctx, server, l) })
 	}
 	return group.Wait()
 }

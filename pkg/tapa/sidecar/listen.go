@@ -2,12 +2,11 @@ package sidecar
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"time"
 
+	"github.com/nordix/meridio-nsp/pkg/listener"
 	"github.com/nordix/meridio-nsp/pkg/tapa/tap"
 )
 
@@ -69,11 +68,5 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	if l == nil {
 		return nil
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving %s: %w", l.Addr(), err)
-	}
-	return nil
+	return listener.ServeHTTP(ctx, h, l)
 }

@@ -5,7 +5,6 @@ package sidecar
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +18,7 @@ import (
 
 	ambassadorv1 "github.com/nordix/meridio-nsp/api/ambassador/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/listener"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 	"github.com/nordix/meridio-nsp/pkg/tapa"
 	"github.com/nordix/meridio-nsp/pkg/tapa/tap"
@@ -225,23 +225,11 @@ func (s *Sidecar) serveTap(ctx context.Context) error {
 	server := newGRPC()
 	ambassadorv1.RegisterTapServer(server, tap.New(s.reconciler, s.cfg.NSPNamespace))
 	grpc_health_v1.RegisterHealthServer(server, s.health)
-	return serveGRPC(ctx, server, l)
+	return listener.ServeGRPC(ctx, server, l)
 }
-
-// greetWithin is how long a connection may say nothing: the end of the server waits for it.
-const greetWithin = 5 * time.Second
 
 func newGRPC() *grpc.Server {
 	return grpc.NewServer(
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(greetWithin))
-}
-
-func serveGRPC(ctx context.Context, server *grpc.Server, l net.Listener) error {
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serving %s: %w", l.Addr(), err)
-	}
-	return nil
+		grpc.ConnectionTimeout(listener.GreetWithin))
 }

@@ -4,60 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"syscall"
-	"time"
+
+	"github.com/nordix/meridio-nsp/pkg/listener"
 )
 
-// Listen listens on a unix socket that the processes of other users may connect to, as the socket of Meridio's TAPA. What a
-// dead process left is removed; whatever else stands there is an error that says what it is.
+// Listen listens on a unix socket that the processes of other users may connect to, as the socket of Meridio's TAPA.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
-	if err := clear(ctx, path); err != nil {
-		return nil, err
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "unix", path)
+	l, err := listener.Unix(ctx, path)
 	if err != nil {
-		return nil, fmt.Errorf("listening on the socket: %w", err)
+		return nil, err
 	}
 	if err := os.Chmod(path, 0o666); err != nil { //nolint:gosec // the application may run as any user
 		return nil, errors.Join(fmt.Errorf("opening the socket to other users: %w", err), l.Close())
 	}
 	return l, nil
-}
-
-// clear removes a socket that nobody listens on.
-func clear(ctx context.Context, path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("looking at the socket: %w", err)
-	case info.Mode()&fs.ModeSocket == 0:
-		return fmt.Errorf("%s%s is there and is no socket (%s): remove it, or choose another path", path, owner(info), info.Mode())
-	}
-	d := net.Dialer{Timeout: time.Second}
-	conn, err := d.DialContext(ctx, "unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return fmt.Errorf("another process listens on %s%s", path, owner(info))
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("whether somebody listens on %s%s cannot be told: %w", path, owner(info), err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the dead socket %s%s: %w", path, owner(info), err)
-	}
-	return nil
-}
-
-// owner says whose a file is, where that is not the present user.
-func owner(info fs.FileInfo) string {
-	if s, ok := info.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Getuid() {
-		return fmt.Sprintf(", owned by user %d while this is user %d,", s.Uid, os.Getuid())
-	}
-	return ""
 }
