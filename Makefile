@@ -73,7 +73,8 @@ bench: build controlplane $(TOOLS)/helm ## Measure the budgets
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./pkg/lb/nft ./pkg/lb/maglev
 
 demo: build controlplane $(TOOLS)/helm ## Watch a Service drive targets and load balancers
-	$(GO) run ./test/demo
+	$(GO) build -o bin/demo ./test/demo # "go run" would call Ctrl-C a failure
+	bin/demo
 
 controlplane: ## Build the Kubernetes control plane of the tests (minutes, once)
 	$(GO) run ./test/cluster/build

@@ -104,6 +104,14 @@ func (c *connection) validate() error {
 	return nil
 }
 
+// addressFlag is the one that names the NSP.
+func (c *connection) addressFlag() string {
+	if c.forward != nil {
+		return "--nsp-address"
+	}
+	return "--server"
+}
+
 func (c *connection) tls() bool {
 	return c.caFile != "" || c.certFile != "" || c.hostName != ""
 }
@@ -181,7 +189,7 @@ func (c *connection) inspect(ctx context.Context, ask func(context.Context, targ
 	conn, err := grpc.NewClient(c.server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
-		return usageError{fmt.Errorf("--server is %q: %w", c.server, err)}
+		return usageError{fmt.Errorf("%s is %q: %w", c.addressFlag(), c.server, err)}
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -237,9 +245,9 @@ func (c *connection) whyUnavailable(message string) string {
 	case has("certificate required", "bad certificate"):
 		return "the server wants a certificate: set --tls-cert-file and --tls-key-file"
 	case has("name resolver error", "no such host", "produced zero addresses"):
-		return "the name does not resolve: check --server"
+		return "the name does not resolve: check " + c.addressFlag()
 	case !c.tls() && c.spiffeSocket == "" && has("error reading server preface", "connection reset", "EOF"):
 		return "does the server speak TLS? then set --tls-ca-file"
 	}
-	return "is that an NSP? see --server"
+	return "is that an NSP? see " + c.addressFlag()
 }

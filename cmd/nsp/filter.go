@@ -135,6 +135,9 @@ func (f *targetFilter) validate() (err error) {
 	if f.service != "" && strings.Count(f.service, "/") != 1 {
 		return usageError{fmt.Errorf("--service is %q: write namespace/name", f.service)}
 	}
+	if f.pod != "" && f.pod != "none" && strings.Count(f.pod, "/") != 1 {
+		return usageError{fmt.Errorf("--pod is %q: write namespace/name, or none", f.pod)}
+	}
 	return errors.Join(choose("state", f.state, targetStates), choose("status", f.status, targetStatuses), validateSort(f.sortBy, targetOrders))
 }
 

@@ -214,6 +214,7 @@ func TestPluginFailures(t *testing.T) {
 	}
 	address := serve(t, example())
 	require.Zero(t, kubectl(t, "pools", "-A", "--nsp-address", address, "--kubeconfig", "/nowhere").code, "an address needs no API server")
+	require.Contains(t, kubectl(t, "pools", "-A", "--nsp-address", "nsp.invalid:7778", "--kubeconfig", "/nowhere").stderr, "check --nsp-address")
 }
 
 func TestPluginHelpAndCompletion(t *testing.T) {

@@ -39,17 +39,13 @@ func newRoot() *cobra.Command {
 		Short: "The Network Service Platform of Meridio",
 		Long: "nsp keeps the registry of targets of Meridio, and turns labelled Kubernetes Services into streams:\n" +
 			"sidecars learn which streams to hold, load balancers which targets take traffic.\n\n" +
-			"Without a command it runs the process of one trench, as Meridio's operator starts it: see nsp trench --help.",
+			"Without a command it runs the process of one trench, as Meridio's operator starts it: see nsp trench --help.\n\n" +
+			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR, unless its help says otherwise.",
 		Version:           nsp.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q", args[0])}
-			}
-			return nil
-		},
+		Args:              cli.NoCommand,
 	}
 	beTrench(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })

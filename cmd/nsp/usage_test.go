@@ -26,6 +26,7 @@ import (
 func TestUsageErrors(t *testing.T) {
 	for line, says := range map[string]string{
 		"bogus":             `unknown command "bogus"`,
+		"explian pod/web-0": `unknown command "explian": did you mean explain?`,
 		"watch bogus":       `unknown command "bogus"`,
 		"version now":       `unknown command "now"`,
 		"namespace --bogus": "unknown flag: --bogus",
@@ -47,6 +48,7 @@ func TestUsageErrors(t *testing.T) {
 		"pools --server=":                         "--server is empty",
 		"pools --timeout 0s":                      "--timeout is 0s",
 		"pools --tls-cert-file x":                 "set both or none",
+		"targets --pod web-0":                     "write namespace/name, or none",
 		"targets a//c":                            "write trench",
 		"targets a b":                             "write trench",
 		"targets a/b/c/d":                         "write trench",

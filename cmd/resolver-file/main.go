@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,16 +13,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := newRoot().ExecuteContext(ctx)
+	code := cli.Execute(ctx, newRoot(), os.Args, os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 // config is the command line.
@@ -41,10 +41,14 @@ func newRoot() *cobra.Command {
 			"  resources:\n    rack-7/db:\n    - {address: 192.0.2.1}\n    - {address: 192.0.2.2, readiness: draining}\n\n" +
 			"readiness is ready (default), not-ready or draining; identity may name who is behind the address.",
 		Example:       "  resolver-file --file /etc/resolver/resources.yaml --listen unix:///run/resolvers/file.sock",
-		Args:          cobra.NoArgs,
+		Version:       cli.Version,
+		Args:          cli.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.validate(); err != nil {
+				return cli.Usage(err)
+			}
 			return run(cmd.Context(), cfg, slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil)))
 		},
 	}
@@ -55,10 +59,21 @@ func newRoot() *cobra.Command {
 	f.StringVar(&cfg.cert, "tls-cert-file", "", "certificate chain of the server, PEM")
 	f.StringVar(&cfg.key, "tls-key-file", "", "its private key, PEM")
 	f.StringVar(&cfg.clientCA, "tls-client-ca-file", "", "CA that clients must have a certificate of, PEM")
-	for _, name := range []string{"file", "listen"} {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag does not exist
-		}
-	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 	return cmd
+}
+
+// validate says, in sentences, all that has to be changed.
+func (c *config) validate() error {
+	var errs []error
+	if c.file == "" {
+		errs = append(errs, errors.New("--file is empty: name the YAML file with the resources"))
+	}
+	if c.listen == "" {
+		errs = append(errs, errors.New("--listen is empty: write unix:///path, or host:port with the three --tls-* files"))
+	}
+	if c.every <= 0 {
+		errs = append(errs, fmt.Errorf("--every is %s: choose a duration above 0, as 1s", c.every))
+	}
+	return errors.Join(errs...)
 }

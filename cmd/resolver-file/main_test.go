@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,9 +20,27 @@ import (
 	"google.golang.org/grpc/status"
 
 	resolverv1 "github.com/nordix/meridio-nsp/api/resolver/v1"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A command line that makes no sense ends with 2 and a sentence that says what to do.
+func TestUsageErrors(t *testing.T) {
+	for line, says := range map[string]string{
+		"":                                "--file is empty",
+		"--file x":                        "--listen is empty",
+		"--file x --listen y --every -1s": "--every is -1s",
+		"--bogus":                         "unknown flag: --bogus",
+		"now":                             `unknown command "now"`,
+	} {
+		var stderr bytes.Buffer
+		code := cli.Execute(t.Context(), newRoot(), append([]string{"resolver-file"}, strings.Fields(line)...), io.Discard, &stderr)
+		require.Equal(t, cli.ExitUsage, code, line)
+		require.Contains(t, stderr.String(), says, line)
+		require.Contains(t, stderr.String(), "Run 'resolver-file --help'", line)
+	}
+}
 
 func TestFollowsTheFile(t *testing.T) {
 	dir := t.TempDir()

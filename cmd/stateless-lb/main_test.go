@@ -21,7 +21,7 @@ func TestUsage(t *testing.T) {
 		"unknown flag":                             {"--foo"},
 		"--tls-* flags are given":                  {"--trench=t", "--conduit=c", "--transport=plaintext", "--tls-ca-file=x"},
 		"--token-file needs":                       {"--trench=t", "--conduit=c", "--token-file=x"},
-		"--src: ParseAddr":                         {"trace", "--dst=20.0.0.1"},
+		`--src: "" is no IP address`:               {"trace", "--dst=20.0.0.1"},
 		"--proto: the protocol \"gre\" is none of": {"trace", "--src=1.1.1.1", "--dst=20.0.0.1", "--proto=gre"},
 		"--header":                                 {"trace", "--src=1.1.1.1", "--dst=20.0.0.1", "--header=x"},
 		"choose table or json":                     {"trace", "--src=1.1.1.1", "--dst=20.0.0.1", "-o=xml"},

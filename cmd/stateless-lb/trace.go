@@ -73,8 +73,8 @@ func newTrace() *cobra.Command {
 func (q question) packet() (nft.Packet, error) {
 	p := nft.Packet{SourcePort: q.sport, DestinationPort: q.dport, Start: q.start, Quoted: q.quoted}
 	var errs [4]error
-	p.Source, errs[0] = netip.ParseAddr(q.src)
-	p.Destination, errs[1] = netip.ParseAddr(q.dst)
+	p.Source, errs[0] = parseAddr(q.src)
+	p.Destination, errs[1] = parseAddr(q.dst)
 	p.Protocol, errs[2] = nft.ParseProtocol(q.proto)
 	p.Header, errs[3] = hex.DecodeString(q.header)
 	for i, flag := range []string{"src", "dst", "proto", "header"} {
@@ -83,6 +83,14 @@ func (q question) packet() (nft.Packet, error) {
 		}
 	}
 	return p, errors.Join(errs[:]...)
+}
+
+func parseAddr(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, fmt.Errorf("%q is no IP address: write one, as 20.0.0.1 or 2001:db8::1", text)
+	}
+	return a, nil
 }
 
 func printTrace(w io.Writer, t *nft.Trace, format string) error {

@@ -33,6 +33,7 @@ func command(ctx context.Context, args ...string) (code int, stdout, stderr stri
 func TestUsageErrors(t *testing.T) {
 	for line, says := range map[string]string{
 		"bogus":                  `unknown command "bogus"`,
+		"state":                  `unknown command "state": did you mean status?`,
 		"":                       "--pod-name is empty",
 		"--pod-name web-0":       "--pod-namespace is empty",
 		"--pod-name a --bad":     "unknown flag",

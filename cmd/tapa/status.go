@@ -21,7 +21,7 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show what the sidecar of this pod has open, and for whom",
-		Example: "  kubectl exec web-0 -c tapa -- /bin/tapa status\n  kubectl exec web-0 -c tapa -- /bin/tapa status -o json",
+		Example: "  kubectl exec web-0 -c sidecar -- /bin/tapa status\n  kubectl exec web-0 -c sidecar -- /bin/tapa status -o json",
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {

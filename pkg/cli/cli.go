@@ -69,6 +69,19 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return ExitFailed
 }
 
+// NoCommand refuses the arguments of a program that does its work without a command: they name commands that it does not have.
+func NoCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q", args[0])
+	cmd.SuggestionsMinimumDistance = 2 // of cobra's own
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += ": did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return Usage(errors.New(text))
+}
+
 // NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error { return Usage(cobra.NoArgs(cmd, args)) }
 

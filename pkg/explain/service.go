@@ -80,7 +80,7 @@ func (p *path) servedHere() Step {
 	switch {
 	case f.Err != "":
 		s := unknown(StepNSP, titles[StepNSP], f.Err)
-		s.Advice = "see --server; nothing below can be told without the NSP"
+		s.Advice = "see --server (of the plugin of kubectl: --nsp-address); nothing below can be told without the NSP"
 		return s
 	case p.x.f.Cluster.Err == "" && p.want == nil:
 		return skip(StepNSP, titles[StepNSP])

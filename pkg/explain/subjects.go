@@ -176,7 +176,7 @@ func (x *explainer) target(s Subject) []Path {
 	id, title := StepAddress, titles[StepAddress]
 	if x.f.Process.Err != "" {
 		u := unknown(id, title, x.f.Process.Err)
-		u.Advice = "see --server; registrations are known to the NSP alone"
+		u.Advice = "see --server (of the plugin of kubectl: --nsp-address); registrations are known to the NSP alone"
 		return []Path{{Title: s.String(), Steps: []Step{u}}}
 	}
 	var paths []Path

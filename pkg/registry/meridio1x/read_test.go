@@ -170,6 +170,7 @@ func TestReadUnusable(t *testing.T) {
 	t.Run("missing", func(t *testing.T) {
 		_, err := untouched(t, filepath.Join(t.TempDir(), "registry.db"))
 		require.ErrorIs(t, err, fs.ErrNotExist)
+		require.NotContains(t, err.Error(), "\n", "said once")
 	})
 	t.Run("ours", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "registry.db")

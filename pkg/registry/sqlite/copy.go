@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -26,6 +27,9 @@ func WithCopy(path string, f func(path string) error) error {
 			return errors.Join(err, os.RemoveAll(dir))
 		}
 		errs = append(errs, err, os.RemoveAll(dir))
+		if errors.Is(err, fs.ErrNotExist) {
+			break // there is nothing to copy, wherever to
+		}
 	}
 	return errors.Join(errs...)
 }

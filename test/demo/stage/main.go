@@ -48,10 +48,8 @@ func Main() int {
 // Run plays the demo, leaves nothing behind and returns an exit code: 0 only if everything happened that should.
 func Run(ctx context.Context, cfg Config) int {
 	out := &screen{out: cfg.Out, colour: cfg.Colour}
-	began := time.Now()
 	err := run(ctx, cfg, out)
 	if err == nil {
-		out.line(out.paint(green, fmt.Sprintf("The demo went as it should, in %.0f s.", time.Since(began).Seconds())))
 		return 0
 	}
 	if ctx.Err() != nil {
@@ -62,6 +60,7 @@ func Run(ctx context.Context, cfg Config) int {
 }
 
 func run(ctx context.Context, cfg Config, out *screen) error {
+	began := time.Now()
 	w := &world{screen: out, log: cfg.Log, hostAddress: hostAddress(), real: netns.Available() == nil,
 		results: cmp.Or(cfg.Results, filepath.Join(os.TempDir(), "meridio-nsp-demo"))}
 	defer w.close()
@@ -81,6 +80,7 @@ func run(ctx context.Context, cfg Config, out *screen) error {
 	if err := w.realSummary(); err != nil {
 		return err
 	}
+	out.line(out.paint(green, fmt.Sprintf("The demo went as it should, in %.0f s.", time.Since(began).Seconds())))
 	if cfg.Keep {
 		w.keep(ctx)
 	}
