@@ -68,9 +68,6 @@ func (r *resolver) Watch(request *resolverv1.WatchRequest, stream grpc.ServerStr
 }
 
 func run(ctx context.Context, cfg config, log *slog.Logger) error {
-	if cfg.every <= 0 {
-		return fmt.Errorf("--every is %s: choose more than 0", cfg.every)
-	}
 	text, err := os.ReadFile(cfg.file)
 	if err != nil {
 		return fmt.Errorf("reading --file: %w", err)

@@ -230,7 +230,7 @@ func (p *path) judgement() Step {
 	id, title := StepAccepted, titles[StepAccepted]
 	switch {
 	case !p.have.Accepted:
-		return stop(id, title, p.have.Reason+": "+p.have.Message, "do what the message says; kubectl describe service has it too")
+		return stop(id, title, p.have.Reason+": "+p.have.Message, "do what the message says; the condition Accepted in the status of the Service has it too")
 	case len(p.have.Problems) > 0:
 		return Step{ID: id, Title: title, Status: Warn, Detail: list(p.have.Problems), Advice: "mend these endpoints; the others count"}
 	case p.have.Panic:
