@@ -154,7 +154,7 @@ func (p *player) newReceiver() receiver {
 	case 0:
 		c := p.stream().Of()
 		topic := p.s.topic(&p.out, c)
-		return &feedReceiver{conduit: c, cursor: topic.Follow(), has: map[uint64]*Row{}}
+		return &feedReceiver{conduit: c, cursor: topic.Follow(), has: map[uint64]*Row{}, limits: map[uint64]*Access{}}
 	case 1:
 		f := Filter{Status: one(p.pick, registry.Enabled, registry.Enabled, registry.Any, registry.Disabled)}
 		k := p.stream()
@@ -179,8 +179,9 @@ func (w *world) told(trench string) bool { return w.answered && w.configs[trench
 
 type feedReceiver struct {
 	conduit stream.Conduit
-	cursor  *feed.Cursor[uint64, *Row]
+	cursor  *feed.Cursor[uint64, Item]
 	has     map[uint64]*Row
+	limits  map[uint64]*Access
 	started bool
 }
 
@@ -199,12 +200,16 @@ func (r *feedReceiver) read(t require.TestingT, p *player) {
 	r.started = r.started || ok
 	if b.Snapshot {
 		clear(r.has)
+		clear(r.limits)
 	}
 	for _, c := range b.Changes {
-		if c.Gone {
+		switch {
+		case c.Value.Access != nil:
+			r.limit(t, c)
+		case c.Gone:
 			delete(r.has, c.Key)
-		} else {
-			r.has[c.Key] = c.Value
+		default:
+			r.has[c.Key] = c.Value.Row
 		}
 	}
 	if r.started {
@@ -212,7 +217,28 @@ func (r *feedReceiver) read(t require.TestingT, p *player) {
 	}
 }
 
+// limit takes in what a load balancer does: by the name of the stream, in the order of the changes.
+func (r *feedReceiver) limit(t require.TestingT, c feed.Change[uint64, Item]) {
+	a := c.Value.Access
+	require.GreaterOrEqual(t, c.Key, uint64(firstAccess))
+	require.Equal(t, c.Gone, a.Sources == nil)
+	maps.DeleteFunc(r.limits, func(_ uint64, o *Access) bool { return o.Stream == a.Stream })
+	if !c.Gone {
+		r.limits[c.Key] = a
+	}
+}
+
 func (r *feedReceiver) compare(t require.TestingT, p *player) {
+	allowed, limits := map[stream.Key][]string{}, map[stream.Key][]string{}
+	for k, prefix := range p.allowed {
+		if k.Of() == r.conduit {
+			allowed[k] = sourcesOf(prefix).Strings()
+		}
+	}
+	for _, a := range r.limits {
+		limits[a.Stream] = a.Sources.Strings()
+	}
+	require.Equal(t, allowed, limits)
 	want := map[uint64]any{}
 	for id, row := range p.world.rows {
 		if row.Entry.Type == registry.Default && row.Entry.Stream.Of() == r.conduit {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/pool"
 	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -48,12 +49,13 @@ func (p *player) start() {
 	cfg := &Config{
 		Prefer: func(m map[registry.Key]bool) { maps.Copy(p.preferred, m) },
 
-		Namespace: own, Namespaces: []string{own, "app"}, Grants: p.grants(),
+		Namespace: own, Namespaces: []string{own, "app"}, Grants: p.grants(), AccessPending: true,
 		WantConfig: func(trench string) { p.want[trench]++ }, Remember: p.book.remember,
 	}
 	p.s = newState(cfg)
 	p.out = newOutputs(p.s)
 	p.s.load(p.book.all())
+	p.s.apply(p.access())
 	p.receivers = nil
 	for range 6 {
 		p.receivers = append(p.receivers, p.newReceiver())
@@ -148,6 +150,23 @@ func (p *player) setPermit() {
 	k := one(p.pick, "app", "zoo") + one(p.pick, "x1", "x2")
 	p.permits[k] = !p.permits[k]
 	p.s.apply(GrantsChanged{p.grants()})
+}
+
+// setAccess gives a stream another policy, or takes it away.
+func (p *player) setAccess() {
+	k := p.stream()
+	if delete(p.allowed, k); p.pick(3) > 0 {
+		p.allowed[k] = one(p.pick, "", "10.0.0.0/8", "10.0.0.0/9", "2001:db8::/32")
+	}
+	p.s.apply(p.access())
+}
+
+func (p *player) access() AccessChanged {
+	ev := AccessChanged{Sources: map[stream.Key]*sources.Set{}}
+	for k, prefix := range p.allowed {
+		ev.Sources[k] = sourcesOf(prefix)
+	}
+	return ev
 }
 
 func (p *player) asked() asked {
@@ -345,7 +364,7 @@ func (p *player) restart(t require.TestingT) {
 func (p *player) step(t require.TestingT) {
 	all := [...]func(){
 		p.setService, p.setService, p.deleteService, p.setSlice, p.setSlice, p.setSlice, p.flip, p.flip, p.flip, p.flip,
-		p.deleteSlice, p.setPermit, p.register, p.register, p.register, p.refresh, p.refresh, p.refresh, p.refresh,
+		p.deleteSlice, p.setPermit, p.setAccess, p.register, p.register, p.register, p.refresh, p.refresh, p.refresh, p.refresh,
 		p.unregister, p.report, p.report, p.report, p.endClaim, p.configure, p.configure, p.sync, p.sync, p.sync,
 		p.unavailable, p.dropNamespace, p.lineUp, p.lineUp, p.leaveLine, p.openWatch, p.openWatch, p.closeWatch, func() { p.restart(t) },
 	}

@@ -62,6 +62,8 @@ type Overview struct {
 	Trenches                     []TrenchDetail
 	Conduits                     []ConduitDetail
 	Waiting                      []WaitingDetail
+	// Limited are the streams whose sources are limited.
+	Limited []*Access
 }
 
 // WaitingDetail is somebody who waits to be given an identifier.
@@ -97,7 +99,7 @@ func (e *Engine) Overview(ctx context.Context) (Overview, error) {
 }
 
 func (s *state) overview(out *outputs) Overview {
-	o := Overview{Answering: s.answered, Rebuilding: s.rebuilding, Stale: s.stale()}
+	o := Overview{Answering: s.answered, Rebuilding: s.rebuilding, Stale: s.stale(), Limited: s.limited()}
 	trenches := maps.Clone(s.wanted)
 	for trench := range s.maxTargets {
 		trenches[trench] = true
@@ -111,7 +113,7 @@ func (s *state) overview(out *outputs) Overview {
 			continue // what trench processes are told
 		}
 		o.Conduits = append(o.Conduits, ConduitDetail{
-			Conduit: conduit, Open: s.opened(conduit.Trench), Revision: topic.Revision(), Targets: topic.Len(),
+			Conduit: conduit, Open: s.opened(conduit.Trench), Revision: topic.Revision(), Targets: topic.Len() - s.limitedIn(conduit),
 		})
 	}
 	slices.SortFunc(o.Conduits, func(a, b ConduitDetail) int { return stream.CompareConduits(a.Conduit, b.Conduit) })

@@ -18,11 +18,13 @@ type world struct {
 	slices     map[pool.Ref]pool.Slice
 	namespaces map[string]syncState
 	permits    map[string]bool
-	configs    map[string]map[stream.Key]uint32
-	claims     map[uint64]*mClaim
-	history    map[uint64]*history // by entry ID
-	book       *book
-	answered   bool
+	// allowed are the sources of streams that have a policy.
+	allowed  map[stream.Key]string
+	configs  map[string]map[stream.Key]uint32
+	claims   map[uint64]*mClaim
+	history  map[uint64]*history // by entry ID
+	book     *book
+	answered bool
 	// waiting are those who wait for an identifier, with what is remembered of each; watches are open.
 	waiting map[registry.Key]*mWaiter
 	watches map[Workload]int
@@ -57,7 +59,7 @@ type history struct {
 
 func newWorld(b *book) *world {
 	return &world{
-		services: map[pool.Ref]pool.Service{}, slices: map[pool.Ref]pool.Slice{}, permits: map[string]bool{},
+		services: map[pool.Ref]pool.Service{}, slices: map[pool.Ref]pool.Slice{}, permits: map[string]bool{}, allowed: map[stream.Key]string{},
 		namespaces: map[string]syncState{own: syncing, "app": syncing},
 		configs:    map[string]map[stream.Key]uint32{}, claims: map[uint64]*mClaim{}, history: map[uint64]*history{}, book: b,
 		waiting: map[registry.Key]*mWaiter{}, watches: map[Workload]int{},

@@ -29,7 +29,7 @@ func newOutputs(s *state) outputs {
 
 // step collects what one commit changes.
 type step struct {
-	topics  map[stream.Conduit][]feed.Change[uint64, *Row]
+	topics  map[stream.Conduit][]feed.Change[uint64, Item]
 	streams map[stream.Key]bool
 	memory  map[uint64]registry.Memory
 	// preferred says who of those that wait for an identifier comes before others.
@@ -45,7 +45,7 @@ func (s *state) commit(out *outputs) step {
 	opening := s.opening
 	s.opening, s.swept = false, false
 	st := step{
-		topics:  make(map[stream.Conduit][]feed.Change[uint64, *Row]),
+		topics:  make(map[stream.Conduit][]feed.Change[uint64, Item]),
 		streams: make(map[stream.Key]bool),
 		memory:  make(map[uint64]registry.Memory),
 
@@ -58,6 +58,7 @@ func (s *state) commit(out *outputs) step {
 			s.settle(r, out, &st)
 		}
 	}
+	s.settleAccess(&st)
 	s.rev++
 	s.publishTopics(out, st.topics)
 	out.lists.Publish(s.rev)
@@ -76,7 +77,7 @@ func (s *state) commit(out *outputs) step {
 // latch notes the moments from which the state is worth telling. Namespaces and trenches that come later hold up nobody. The
 // event that completed the namespaces has had everything judged anew.
 func (s *state) latch() {
-	if !s.answered && !s.grantsPending && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
+	if !s.answered && !s.grantsPending && !s.access.pending && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
 		s.answered, s.opening = true, true
 	}
 	if s.answered && !s.complete && !s.rebuilding && s.configured() {
@@ -130,7 +131,7 @@ func (s *state) note(last, now *Row, out *outputs, st *step) {
 		st.causes = append(st.causes, now.Caused)
 	}
 	out.lists.Note(last, now)
-	change := feed.Change[uint64, *Row]{Key: e.ID, Value: now, Gone: now == nil}
+	change := feed.Change[uint64, Item]{Key: e.ID, Value: Item{Row: now}, Gone: now == nil}
 	differs := last == nil || now == nil || !last.sameFeed(now)
 	if e.Scope != "" && (differs || !last.Alike(now)) {
 		scope := scopeTopic(s.cfg.Namespace, e.Scope)
@@ -161,7 +162,7 @@ func newCause(last, now *Row) bool {
 }
 
 // publishTopics tells load balancers.
-func (s *state) publishTopics(out *outputs, changes map[stream.Conduit][]feed.Change[uint64, *Row]) {
+func (s *state) publishTopics(out *outputs, changes map[stream.Conduit][]feed.Change[uint64, Item]) {
 	for conduit, cs := range changes {
 		t := s.topicOf(out, conduit)
 		t.Publish(s.rev, cs)

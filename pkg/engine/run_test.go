@@ -310,7 +310,7 @@ func watch(ctx context.Context, e *Engine, r *rand.Rand) (all []seen) {
 	return all
 }
 
-func apply(has map[uint64]string, b feed.Batch[uint64, *Row]) {
+func apply(has map[uint64]string, b feed.Batch[uint64, Item]) {
 	if b.Snapshot {
 		clear(has)
 	}
@@ -318,7 +318,7 @@ func apply(has map[uint64]string, b feed.Batch[uint64, *Row]) {
 		if c.Gone {
 			delete(has, c.Key)
 		} else {
-			has[c.Key] = fmt.Sprint(c.Value.State, c.Value.Reason)
+			has[c.Key] = fmt.Sprint(c.Value.Row.State, c.Value.Row.Reason)
 		}
 	}
 }

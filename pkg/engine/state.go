@@ -82,6 +82,7 @@ type state struct {
 	// accounts are the ServiceAccounts that pods are proven to run as.
 	accounts accounts
 	claims   claims
+	access   access
 	tally    tally
 	watched  watched
 	// newLimits are the trenches whose limits the registry has to hear.
@@ -125,6 +126,7 @@ func newState(cfg *Config) *state {
 		byPod:          make(index[string]),
 		members:        make(map[string][]*pool.Member),
 		claims:         newClaims(),
+		access:         newAccess(cfg.AccessPending),
 		accounts:       make(accounts),
 		tally:          newTally(),
 		watched:        newWatched(),
@@ -176,6 +178,8 @@ func (s *state) apply(ev Event) {
 			s.grantsPending = false
 			s.everything()
 		}
+	case AccessChanged:
+		s.setAccess(ev)
 	default:
 		s.applyCall(ev)
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
-// Topic is the feed of one conduit, by registration ID.
-type Topic = feed.Topic[uint64, *Row]
+// Topic is the feed of one conduit: registrations by their ID, and the streams whose sources are limited by keys of no registration.
+type Topic = feed.Topic[uint64, Item]
 
 // scopeTopic is the place of the topic of a trench's registrations among those of conduits, which have names.
 func scopeTopic(namespace, trench string) stream.Conduit {
 	return stream.Conduit{Namespace: namespace, Trench: trench}
 }
 
-// topics are the feeds of all conduits. One that has rows is held. An empty one lives as long as its watchers hold it: anybody
+// topics are the feeds of all conduits. One that has items is held. An empty one lives as long as its watchers hold it: anybody
 // may ask for a conduit that does not exist.
 type topics struct {
 	all map[stream.Conduit]*topic
@@ -38,12 +38,12 @@ func (t *topics) get(c stream.Conduit, rev uint64) *Topic {
 		}
 	}
 	t.sweep()
-	v := feed.NewTopicAt[uint64, *Row](rev, feed.DefaultTombstones)
+	v := feed.NewTopicAt[uint64, Item](rev, feed.DefaultTombstones)
 	t.all[c] = &topic{weak: weak.Make(v)}
 	return v
 }
 
-// hold keeps a topic while it has rows.
+// hold keeps a topic while it has items.
 func (t *topics) hold(c stream.Conduit, v *Topic) {
 	found := t.all[c]
 	found.held = nil

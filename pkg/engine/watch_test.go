@@ -76,7 +76,7 @@ func TestNothingIsToldBeforeItWasRead(t *testing.T) {
 			}
 			b, ok, _ := cursor.Next()
 			require.True(t, ok)
-			require.Equal(t, Active, b.Changes[0].Value.State)
+			require.Equal(t, Active, b.Changes[0].Value.Row.State)
 			_, ok, _ = empty.Next()
 			require.True(t, ok)
 			for f, next := range lists {
@@ -275,7 +275,7 @@ func TestRebuilding(t *testing.T) {
 	b, ok, _ := cursor.Next()
 	require.True(t, ok)
 	require.Len(t, b.Changes, 1)
-	require.Equal(t, Active, b.Changes[0].Value.State)
+	require.Equal(t, Active, b.Changes[0].Value.Row.State)
 	for _, w := range []*feed.Watcher[Filter, *List]{theirs, wild} {
 		got, _ = ids(w)
 		require.Equal(t, []uint64{1}, got)
@@ -335,13 +335,13 @@ func TestDroppedTrenchComesBack(t *testing.T) {
 	n.is(target(k, 1), Pending, "")
 	b, _, _ = cursor.Next()
 	for _, c := range b.Changes {
-		require.True(t, c.Gone || c.Value.State != Pending)
+		require.True(t, c.Gone || c.Value.Row.State != Pending)
 	}
 	n.do(TrenchConfigured{Trench: "t2"})
 	b, ok, _ = cursor.Next()
 	require.True(t, ok)
 	require.Len(t, b.Changes, 1)
-	require.Equal(t, Active, b.Changes[0].Value.State)
+	require.Equal(t, Active, b.Changes[0].Value.Row.State)
 	got, _ = ids(list)
 	require.Equal(t, []uint64{1}, got)
 }

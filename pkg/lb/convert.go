@@ -7,6 +7,7 @@ import (
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	"github.com/nordix/meridio-nsp/pkg/lb/nft"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 )
 
 // flowOf reads a flow of the configuration.
@@ -14,7 +15,7 @@ func flowOf(f *nspv1.Flow) (nft.Flow, error) {
 	out := nft.Flow{Name: f.GetName(), Stream: f.GetStream().GetName(), Priority: f.GetPriority()}
 	var errs []error
 	out.VIPs = each(f.GetVips(), vipOf, &errs)
-	out.Sources = each(f.GetSourceSubnets(), parsePrefix, &errs)
+	out.Sources = each(f.GetSourceSubnets(), sources.Parse, &errs)
 	out.Protocols = each(f.GetProtocols(), nft.ParseProtocol, &errs)
 	out.DestinationPorts = each(f.GetDestinationPortRanges(), nft.ParsePortRange, &errs)
 	out.SourcePorts = each(f.GetSourcePortRanges(), nft.ParsePortRange, &errs)
@@ -38,23 +39,11 @@ func natOf(n *nspv1.Conduit_PortNat) (nft.PortNAT, error) {
 }
 
 func vipOf(v *nspv1.Vip) (netip.Prefix, error) {
-	p, err := parsePrefix(v.GetAddress())
+	p, err := sources.Parse(v.GetAddress())
 	if err != nil {
 		return p, fmt.Errorf("VIP %s: %w", v.GetName(), err)
 	}
 	return p, nil
-}
-
-// parsePrefix reads a CIDR, or a bare address as one of full length.
-func parsePrefix(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is no address and no prefix", s)
-	}
-	return p.Masked(), nil
 }
 
 // addressOf reads the address of a target, whose prefix length does not matter here.

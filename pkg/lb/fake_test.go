@@ -34,6 +34,7 @@ type fakeNSP struct {
 	flows    []*nspv1.Flow
 	targets  map[uint64]*targetpoolv1.Target
 	legacy   []*nspv1.Target
+	sources  []*targetpoolv1.StreamSources
 }
 
 func startFake(t *testing.T) *fakeNSP {
@@ -123,7 +124,7 @@ func (f *fakeFeed) Watch(_ *targetpoolv1.TargetFeedWatchRequest, s grpc.ServerSt
 	return watch(f.n, s, func() *targetpoolv1.TargetFeedWatchResponse {
 		m := &targetpoolv1.TargetFeedWatchResponse{
 			Kind: targetpoolv1.TargetFeedWatchResponse_KIND_SNAPSHOT, Commit: true,
-			Version: &targetpoolv1.Version{Epoch: f.n.epoch, Revision: f.n.revision},
+			Version: &targetpoolv1.Version{Epoch: f.n.epoch, Revision: f.n.revision}, Sources: f.n.sources,
 		}
 		for id, t := range f.n.targets {
 			m.Changes = append(m.Changes, &targetpoolv1.Change{Id: id, Target: proto.CloneOf(t)})

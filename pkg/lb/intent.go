@@ -13,6 +13,7 @@ import (
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	"github.com/nordix/meridio-nsp/pkg/lb/nft"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -27,6 +28,8 @@ type intent struct {
 	// targets by stream and addresses.
 	targets map[targetKey]told
 	told    bool
+	// limits are the streams whose sources are limited, by name.
+	limits map[string]*sources.Set
 	// news are causes that were not seen in the kernel yet, the first maxNews of them.
 	news []cause
 	// changed holds a token when any of it changed.
@@ -50,7 +53,7 @@ type cause struct{ reported, received time.Time }
 const maxNews = 10_000
 
 func newIntent() *intent {
-	return &intent{targets: map[targetKey]told{}, changed: make(chan struct{}, 1)}
+	return &intent{targets: map[targetKey]told{}, limits: map[string]*sources.Set{}, changed: make(chan struct{}, 1)}
 }
 
 func (in *intent) update(f func()) {
@@ -76,10 +79,10 @@ func (in *intent) setTargets(targets map[targetKey]told, news ...cause) {
 	})
 }
 
-// changeTargets changes some.
-func (in *intent) changeTargets(change func(map[targetKey]told), news ...cause) {
+// changeTargets changes some, and the limits of some streams.
+func (in *intent) changeTargets(change func(map[targetKey]told, map[string]*sources.Set), news ...cause) {
 	in.update(func() {
-		change(in.targets)
+		change(in.targets, in.limits)
 		in.told = true
 		in.keep(news)
 	})
@@ -125,6 +128,9 @@ func (in *intent) desired() (*nft.Desired, nft.Refused, []cause) {
 		if err != nil {
 			refused["flow "+f.GetName()] = err
 			continue
+		}
+		if set, limited := in.limits[flow.Stream]; limited {
+			flow.Sources = set.Limit(flow.Sources)
 		}
 		d.Flows = append(d.Flows, flow)
 	}

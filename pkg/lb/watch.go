@@ -16,6 +16,7 @@ import (
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
@@ -149,7 +150,7 @@ func (b *Balancer) fed(u client.Update) {
 		}
 		news = append(news, c)
 	}
-	b.intent.changeTargets(func(targets map[targetKey]told) {
+	b.intent.changeTargets(func(targets map[targetKey]told, limits map[string]*sources.Set) {
 		for _, t := range u.Removed {
 			delete(targets, targetKey{t.Key.Stream, t.Key.Addresses})
 		}
@@ -165,5 +166,22 @@ func (b *Balancer) fed(u client.Update) {
 				delete(targets, key)
 			}
 		}
+		for _, s := range u.Sources {
+			b.limited(s, limits)
+		}
 	}, news...)
+}
+
+// limited takes in from where a stream may be used. A prefix that is not understood lets nobody in.
+func (b *Balancer) limited(s *targetpoolv1.StreamSources, limits map[string]*sources.Set) {
+	name := s.GetStream().GetName()
+	if s.GetUnlimited() {
+		delete(limits, name)
+		return
+	}
+	prefixes, err := sources.ParseAll(s.GetPrefixes())
+	if err != nil {
+		b.log.Warn("a policy has prefixes that are not understood", "stream", name, "error", err)
+	}
+	limits[name] = sources.Of(prefixes...)
 }

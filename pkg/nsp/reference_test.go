@@ -39,11 +39,11 @@ func TestReference(t *testing.T) {
 	put("namespace", n.process, n.connect, n.openTransport, n.openRegistry, n.assemble)
 	alone := goodTrench()
 	alone.ProcessConfig = common()
-	tr := &trench{process: newProcess(alone.ProcessConfig, log), cfg: alone}
+	tr := newTrench(alone, log)
 	put("trench", tr.process, tr.connect, tr.openTransport, tr.openOwn, tr.assemble)
 	relaying := goodTrench()
 	relaying.ProcessConfig, relaying.NamespaceNSP = common(), "127.0.0.1:1"
-	r := &trench{process: newProcess(relaying.ProcessConfig, log), cfg: relaying}
+	r := newTrench(relaying, log)
 	put("relay", r.process, r.connect, r.openTransport, r.openRelay, r.assemble)
 
 	all := reference.Metrics(t, registries)

@@ -16,9 +16,10 @@ func (t *trench) openRelay(ctx context.Context) error {
 	if err := t.openStore(ctx); err != nil {
 		return err
 	}
+	t.configuration.AwaitLimits()
 	t.relay = relay.New(relay.Config{
 		Address: t.cfg.NamespaceNSP, Credentials: creds, PerRPC: t.cfg.perRPC(t.cfg.transportName(), t.log),
-		Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(), Store: t.store, Timeout: t.cfg.EntryTimeout, Log: t.log,
+		Namespace: t.cfg.Namespace, Trench: t.cfg.trenchName(), Store: t.store, Timeout: t.cfg.EntryTimeout, Limits: t.configuration.Limit, Log: t.log,
 	})
 	t.metrics.registry.MustRegister(t.relay)
 	t.saved, err = t.relay.Load(ctx)
@@ -37,6 +38,7 @@ func (t *trench) openOwn(ctx context.Context) error {
 	}
 	if _, mirrored := t.saved.Documents[relay.Document]; mirrored {
 		t.registry.SaveDocument(relay.Document, nil)
+		t.registry.SaveDocument(relay.LimitsDocument, nil)
 		t.log.InfoContext(ctx, "the registrations that were relayed last are this process's own now", "registrations", len(t.saved.Entries))
 	}
 	t.documents = t.registry

@@ -46,7 +46,7 @@ func (c *TrenchConfig) trenchName() string {
 
 // RunTrench runs a trench process until ctx ends. The configuration must be valid.
 func RunTrench(ctx context.Context, cfg TrenchConfig, log *slog.Logger) error {
-	t := &trench{process: newProcess(cfg.ProcessConfig, log), cfg: cfg}
+	t := newTrench(cfg, log)
 	defer t.close()
 	open := t.openOwn
 	if cfg.relaying() {
@@ -86,6 +86,10 @@ type trench struct {
 	open func()
 }
 
+func newTrench(cfg TrenchConfig, log *slog.Logger) *trench {
+	return &trench{process: newProcess(cfg.ProcessConfig, log), cfg: cfg, configuration: server.NewConfiguration()}
+}
+
 func (t *trench) assemble(context.Context) error {
 	t.watch = &kube.ConfigMapWatch{
 		Client: t.client, Namespace: t.cfg.Namespace, Name: t.cfg.ConfigMapName, Log: t.log, Changed: t.changed,
@@ -99,7 +103,6 @@ func (t *trench) assemble(context.Context) error {
 		t.own = newOwnTrench(t.cfg.Namespace, t.cfg.trenchName(), poster{&t.sink}.Post)
 		t.makeEngine(engine.Config{ReadinessOff: true, WantConfig: t.own.want, DropConfig: t.own.drop})
 	}
-	t.configuration = server.NewConfiguration()
 	opened := make(chan struct{})
 	t.open = sync.OnceFunc(func() { t.server.Ready(); close(opened) })
 	targets, registry := t.targets()

@@ -359,6 +359,9 @@ func (f *follower) take(m *targetpoolv1.RelayWatchResponse) error {
 		}
 		f.pending.changes = append(f.pending.changes, one)
 	}
+	for _, s := range m.GetSources() {
+		f.pending.limits = append(f.pending.limits, limitOf(s, r.cfg.Trench, r.cfg.Namespace))
+	}
 	f.patience.Reset(r.cfg.CallTimeout)
 	if !m.GetCommit() {
 		return nil
@@ -376,6 +379,9 @@ func (f *follower) commit(b batch) error {
 		return errOpened
 	}
 	r.mirror.apply(b)
+	if r.mirror.limit(b.snapshot, b.limits) {
+		r.cfg.Limits(r.mirror.limits)
+	}
 	f.live()
 	r.stir()
 	return nil

@@ -42,10 +42,11 @@ type change struct {
 	row *engine.Row
 }
 
-// batch brings the mirror to a position; a snapshot replaces all rows.
+// batch brings the mirror to a position; a snapshot replaces all rows and limits.
 type batch struct {
 	snapshot bool
 	changes  []change
+	limits   []limitChange
 	at       position
 }
 
@@ -69,6 +70,9 @@ type mirror struct {
 	leases  *registry.Leases
 	// restore has what the namespace process shall be told to keep, because it was refreshed while that was away.
 	restore map[registry.Key]bool
+
+	// limits are nil where they are not known.
+	limits limits
 
 	// before is what was shown under the keys that are being changed.
 	before map[registry.Key]*engine.Row

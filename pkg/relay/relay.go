@@ -19,6 +19,8 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/engine"
 	"github.com/nordix/meridio-nsp/pkg/feed"
 	"github.com/nordix/meridio-nsp/pkg/registry"
+	"github.com/nordix/meridio-nsp/pkg/sources"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // Config is what a relay needs.
@@ -42,6 +44,8 @@ type Config struct {
 	HeartbeatTimeout time.Duration
 	// CallTimeout bounds one call to the namespace process; after it that is taken to be away for this call. 0 means 3 s.
 	CallTimeout time.Duration
+	// Limits is told from where streams may be used, once that is known and whenever it changes, in order. It must not block.
+	Limits func(map[stream.Key]*sources.Set)
 	// RetryMax bounds the pause between two attempts to connect, which grows from a twentieth of it; 0 means 5 s.
 	RetryMax time.Duration
 	Log      *slog.Logger
@@ -51,6 +55,9 @@ func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, 15*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 3*time.Second)
+	if c.Limits == nil {
+		c.Limits = func(map[stream.Key]*sources.Set) {}
+	}
 	c.RetryMax = cmp.Or(c.RetryMax, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
@@ -99,6 +106,9 @@ func (r *Relay) Load(ctx context.Context) (registry.Saved, error) {
 	defer r.mu.Unlock()
 	if err := r.mirror.load(saved, r.cfg.Namespace); err != nil {
 		r.cfg.Log.WarnContext(ctx, "a part of the stored mirror is unreadable", "error", err)
+	}
+	if r.mirror.limits != nil {
+		r.cfg.Limits(r.mirror.limits)
 	}
 	signal(r.unsaved)
 	return saved, nil

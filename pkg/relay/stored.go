@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,6 +47,7 @@ func (m *mirror) load(saved registry.Saved, namespace string) error {
 	for _, w := range doc.Withdrawn {
 		m.withdrawn[w.Entry.Key] = &withdrawal{entry: &w.Entry, seen: w.Seen}
 	}
+	damage = errors.Join(damage, m.loadLimits(saved.Documents[LimitsDocument]))
 	m.publish()
 	if mirrored || len(m.rows) > 0 {
 		m.open()
@@ -178,6 +180,9 @@ func (m *mirror) unsavedAny() bool {
 func (m *mirror) lost() {
 	for k := range m.rows {
 		m.dirty[k] = true
+	}
+	if m.limits != nil {
+		m.documents[LimitsDocument] = m.limits.document()
 	}
 	m.stale = true
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/auth"
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/feed"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
@@ -24,6 +25,10 @@ type Configuration struct {
 	mu      sync.Mutex // held while publishing, so that whoever comes in between sees all of one version
 	rev     uint64
 	current *resources // nil before the first Set
+	// flows are those that are configured, limits narrow them. awaiting says that they are not known yet.
+	flows    []*nspv1.Flow
+	limits   map[streamName]*sources.Set
+	awaiting bool
 }
 
 // NewConfiguration makes a configuration that is not known yet.
@@ -36,8 +41,17 @@ func NewConfiguration() *Configuration {
 func (c *Configuration) Set(cfg *config.Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rev++
 	c.current = resolve(cfg)
+	c.flows = c.current.flows
+	c.publishAll()
+}
+
+// publishAll tells everybody whose answer has changed.
+func (c *Configuration) publishAll() {
+	c.rev++
+	if c.current != nil {
+		c.current.flows = limited(c.flows, c.limits)
+	}
 	for _, q := range c.answers.Keys() {
 		c.publish(q)
 	}
@@ -53,7 +67,7 @@ func (c *Configuration) watch(q query) *feed.Watcher[query, []byte] {
 }
 
 func (c *Configuration) publish(q query) {
-	if c.current == nil || c.current.unread[q.kind] {
+	if c.current == nil || c.current.unread[q.kind] || c.awaiting && q.kind == kindFlow {
 		return
 	}
 	wire, err := proto.Marshal(c.current.answer(q))

@@ -20,6 +20,7 @@ import (
 // each row is encoded once, as an element, and messages are put together from elements.
 var (
 	fieldChanges = fieldNumber(&targetpoolv1.TargetFeedWatchResponse{}, "changes")
+	fieldSources = fieldNumber(&targetpoolv1.TargetFeedWatchResponse{}, "sources")
 	fieldTargets = fieldNumber(&nspv1.TargetResponse{}, "targets")
 )
 
@@ -42,13 +43,23 @@ func element(field protowire.Number, m proto.Message) []byte {
 }
 
 // changeElement is a change of the feed as it goes into a message.
-func changeElement(c feed.Change[uint64, *engine.Row]) []byte {
+func changeElement(c feed.Change[uint64, engine.Item]) []byte {
+	if a := c.Value.Access; a != nil {
+		return a.Feed.Get(func() []byte { return element(fieldSources, wireSources(a)) })
+	}
 	if c.Gone {
 		return element(fieldChanges, &targetpoolv1.Change{Id: c.Key})
 	}
-	return c.Value.Feed.Get(func() []byte {
-		return element(fieldChanges, &targetpoolv1.Change{Id: c.Key, Target: target(c.Value)})
+	row := c.Value.Row
+	return row.Feed.Get(func() []byte {
+		return element(fieldChanges, &targetpoolv1.Change{Id: c.Key, Target: target(row)})
 	})
+}
+
+func wireSources(a *engine.Access) *targetpoolv1.StreamSources {
+	return &targetpoolv1.StreamSources{
+		Stream: wireStream(a.Stream), Unlimited: a.Sources == nil, Prefixes: a.Sources.Strings(),
+	}
 }
 
 func target(r *engine.Row) *targetpoolv1.Target {

@@ -69,7 +69,7 @@ func (t *targetFeed) conduit(c *targetpoolv1.Conduit) (stream.Conduit, error) {
 // feedWatch is one load balancer's watch.
 type feedWatch struct {
 	server *Server
-	cursor *feed.Cursor[uint64, *engine.Row]
+	cursor *feed.Cursor[uint64, engine.Item]
 	send   func(any) error
 	// told is set once the receiver has committed something, so that a heartbeat has a version to name.
 	told bool
@@ -92,7 +92,7 @@ func (w *feedWatch) next() (bool, <-chan struct{}, error) {
 }
 
 // sendBatch sends a batch in pieces, the last of which commits.
-func (w *feedWatch) sendBatch(batch feed.Batch[uint64, *engine.Row]) error {
+func (w *feedWatch) sendBatch(batch feed.Batch[uint64, engine.Item]) error {
 	kind := targetpoolv1.TargetFeedWatchResponse_KIND_DELTA
 	if batch.Snapshot {
 		kind = targetpoolv1.TargetFeedWatchResponse_KIND_SNAPSHOT
@@ -115,7 +115,7 @@ func (w *feedWatch) sendBatch(batch feed.Batch[uint64, *engine.Row]) error {
 	}, piece)
 }
 
-// sendPiece sends a message that consists of a head and encoded changes.
+// sendPiece sends a message that consists of a head and encoded elements.
 func (w *feedWatch) sendPiece(head *targetpoolv1.TargetFeedWatchResponse, changes frame) error {
 	b, err := proto.Marshal(head)
 	if err != nil {

@@ -56,6 +56,9 @@ func (i *inspector) Describe(
 			Stream: wireStream(w.Stream), Ips: w.IPs, Pod: w.Pod, PodUid: w.PodUID, Preferred: w.Preferred,
 		})
 	}
+	for _, a := range o.Limited {
+		out.Sources = append(out.Sources, wireSources(a))
+	}
 	if w := req.GetWorkload(); w.GetNamespace() != "" {
 		is, err := i.watchesOf(ctx, w)
 		if err != nil {

@@ -195,7 +195,7 @@ func (r *relay) Watch(
 // relayWatch is one trench process's watch.
 type relayWatch struct {
 	relay  *relay
-	cursor *feed.Cursor[uint64, *engine.Row]
+	cursor *feed.Cursor[uint64, engine.Item]
 	send   func(*targetpoolv1.RelayWatchResponse) error
 	// told is set once the receiver has committed something.
 	told bool
@@ -212,22 +212,23 @@ func (w *relayWatch) next() (bool, <-chan struct{}, error) {
 }
 
 // sendBatch sends a batch in pieces, the last of which commits.
-func (w *relayWatch) sendBatch(batch feed.Batch[uint64, *engine.Row]) error {
+func (w *relayWatch) sendBatch(batch feed.Batch[uint64, engine.Item]) error {
 	piece := &targetpoolv1.RelayWatchResponse{Kind: targetpoolv1.RelayWatchResponse_KIND_DELTA}
 	if batch.Snapshot {
 		piece.Kind = targetpoolv1.RelayWatchResponse_KIND_SNAPSHOT
 	}
 	size := 0
 	for _, c := range batch.Changes {
-		change := relayChange(c)
-		if n := proto.Size(change); size > 0 && size+n > maxPiece {
+		part := relayPart(c)
+		n := proto.Size(part)
+		if size > 0 && size+n > maxPiece {
 			if err := w.send(piece); err != nil {
 				return err
 			}
 			piece, size = &targetpoolv1.RelayWatchResponse{Kind: piece.GetKind()}, 0
 		}
-		piece.Changes = append(piece.Changes, change)
-		size += proto.Size(change)
+		piece.Changes, piece.Sources = append(piece.Changes, part.GetChanges()...), append(piece.Sources, part.GetSources()...)
+		size += n
 	}
 	piece.Commit, piece.Position = true, w.relay.positionAt(batch.Revision)
 	return w.send(piece)
@@ -241,12 +242,20 @@ func (w *relayWatch) heartbeat() error {
 	return w.send(beat)
 }
 
-func relayChange(c feed.Change[uint64, *engine.Row]) *targetpoolv1.RelayChange {
+// relayPart is what a change adds to a message.
+func relayPart(c feed.Change[uint64, engine.Item]) *targetpoolv1.RelayWatchResponse {
+	if a := c.Value.Access; a != nil {
+		return &targetpoolv1.RelayWatchResponse{Sources: []*targetpoolv1.StreamSources{wireSources(a)}}
+	}
+	return &targetpoolv1.RelayWatchResponse{Changes: []*targetpoolv1.RelayChange{relayChange(c)}}
+}
+
+func relayChange(c feed.Change[uint64, engine.Item]) *targetpoolv1.RelayChange {
 	out := &targetpoolv1.RelayChange{Id: c.Key}
 	if c.Gone {
 		return out
 	}
-	row, e := c.Value, c.Value.Entry
+	row, e := c.Value.Row, c.Value.Row.Entry
 	out.Row = &targetpoolv1.RelayRow{
 		Registration: &targetpoolv1.Registration{
 			Type:    int32(e.Type),

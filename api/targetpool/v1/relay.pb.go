@@ -270,8 +270,10 @@ type RelayWatchResponse struct {
 	// The position reached with this commit, or held at this heartbeat; absent as long as there is nothing to answer yet.
 	Position *Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// The last piece: apply.
-	Commit        bool           `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
-	Changes       []*RelayChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	Commit  bool           `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
+	Changes []*RelayChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Streams of the trench whose sources are limited, as in TargetFeedWatchResponse.
+	Sources       []*StreamSources `protobuf:"bytes,5,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +332,13 @@ func (x *RelayWatchResponse) GetCommit() bool {
 func (x *RelayWatchResponse) GetChanges() []*RelayChange {
 	if x != nil {
 		return x.Changes
+	}
+	return nil
+}
+
+func (x *RelayWatchResponse) GetSources() []*StreamSources {
+	if x != nil {
+		return x.Sources
 	}
 	return nil
 }
@@ -1130,12 +1139,13 @@ const file_targetpool_v1_relay_proto_rawDesc = "" +
 	"\rregistrations\x18\x02 \x01(\x04R\rregistrations\"[\n" +
 	"\x11RelayWatchRequest\x12\x16\n" +
 	"\x06trench\x18\x01 \x01(\tR\x06trench\x12.\n" +
-	"\x06resume\x18\x02 \x01(\v2\x16.targetpool.v1.VersionR\x06resume\"\xa8\x02\n" +
+	"\x06resume\x18\x02 \x01(\v2\x16.targetpool.v1.VersionR\x06resume\"\xe0\x02\n" +
 	"\x12RelayWatchResponse\x12:\n" +
 	"\x04kind\x18\x01 \x01(\x0e2&.targetpool.v1.RelayWatchResponse.KindR\x04kind\x123\n" +
 	"\bposition\x18\x02 \x01(\v2\x17.targetpool.v1.PositionR\bposition\x12\x16\n" +
 	"\x06commit\x18\x03 \x01(\bR\x06commit\x124\n" +
-	"\achanges\x18\x04 \x03(\v2\x1a.targetpool.v1.RelayChangeR\achanges\"S\n" +
+	"\achanges\x18\x04 \x03(\v2\x1a.targetpool.v1.RelayChangeR\achanges\x126\n" +
+	"\asources\x18\x05 \x03(\v2\x1c.targetpool.v1.StreamSourcesR\asources\"S\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_SNAPSHOT\x10\x01\x12\x0e\n" +
@@ -1235,8 +1245,9 @@ var file_targetpool_v1_relay_proto_goTypes = []any{
 	nil,                             // 18: targetpool.v1.Registration.ContextEntry
 	(*Stream)(nil),                  // 19: targetpool.v1.Stream
 	(*Version)(nil),                 // 20: targetpool.v1.Version
-	(Target_State)(0),               // 21: targetpool.v1.Target.State
-	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(*StreamSources)(nil),           // 21: targetpool.v1.StreamSources
+	(Target_State)(0),               // 22: targetpool.v1.Target.State
+	(*timestamppb.Timestamp)(nil),   // 23: google.protobuf.Timestamp
 }
 var file_targetpool_v1_relay_proto_depIdxs = []int32{
 	19, // 0: targetpool.v1.Registration.stream:type_name -> targetpool.v1.Stream
@@ -1246,38 +1257,39 @@ var file_targetpool_v1_relay_proto_depIdxs = []int32{
 	0,  // 4: targetpool.v1.RelayWatchResponse.kind:type_name -> targetpool.v1.RelayWatchResponse.Kind
 	2,  // 5: targetpool.v1.RelayWatchResponse.position:type_name -> targetpool.v1.Position
 	5,  // 6: targetpool.v1.RelayWatchResponse.changes:type_name -> targetpool.v1.RelayChange
-	6,  // 7: targetpool.v1.RelayChange.row:type_name -> targetpool.v1.RelayRow
-	1,  // 8: targetpool.v1.RelayRow.registration:type_name -> targetpool.v1.Registration
-	21, // 9: targetpool.v1.RelayRow.state:type_name -> targetpool.v1.Target.State
-	22, // 10: targetpool.v1.RelayRow.caused:type_name -> google.protobuf.Timestamp
-	2,  // 11: targetpool.v1.RelayPositionResponse.position:type_name -> targetpool.v1.Position
-	1,  // 12: targetpool.v1.RelayRegisterRequest.registration:type_name -> targetpool.v1.Registration
-	7,  // 13: targetpool.v1.RelayRegisterRequest.proven:type_name -> targetpool.v1.ProvenPod
-	2,  // 14: targetpool.v1.RelayRegisterResponse.position:type_name -> targetpool.v1.Position
-	1,  // 15: targetpool.v1.RelayUnregisterRequest.registration:type_name -> targetpool.v1.Registration
-	13, // 16: targetpool.v1.RelayUnregisterRequest.seen:type_name -> targetpool.v1.Seen
-	7,  // 17: targetpool.v1.RelayUnregisterRequest.proven:type_name -> targetpool.v1.ProvenPod
-	2,  // 18: targetpool.v1.Seen.position:type_name -> targetpool.v1.Position
-	2,  // 19: targetpool.v1.RelayUnregisterResponse.position:type_name -> targetpool.v1.Position
-	16, // 20: targetpool.v1.RelayRestoreRequest.registrations:type_name -> targetpool.v1.Restored
-	1,  // 21: targetpool.v1.Restored.registration:type_name -> targetpool.v1.Registration
-	7,  // 22: targetpool.v1.Restored.proven:type_name -> targetpool.v1.ProvenPod
-	2,  // 23: targetpool.v1.RelayRestoreResponse.position:type_name -> targetpool.v1.Position
-	3,  // 24: targetpool.v1.Relay.Watch:input_type -> targetpool.v1.RelayWatchRequest
-	8,  // 25: targetpool.v1.Relay.Position:input_type -> targetpool.v1.RelayPositionRequest
-	10, // 26: targetpool.v1.Relay.Register:input_type -> targetpool.v1.RelayRegisterRequest
-	12, // 27: targetpool.v1.Relay.Unregister:input_type -> targetpool.v1.RelayUnregisterRequest
-	15, // 28: targetpool.v1.Relay.Restore:input_type -> targetpool.v1.RelayRestoreRequest
-	4,  // 29: targetpool.v1.Relay.Watch:output_type -> targetpool.v1.RelayWatchResponse
-	9,  // 30: targetpool.v1.Relay.Position:output_type -> targetpool.v1.RelayPositionResponse
-	11, // 31: targetpool.v1.Relay.Register:output_type -> targetpool.v1.RelayRegisterResponse
-	14, // 32: targetpool.v1.Relay.Unregister:output_type -> targetpool.v1.RelayUnregisterResponse
-	17, // 33: targetpool.v1.Relay.Restore:output_type -> targetpool.v1.RelayRestoreResponse
-	29, // [29:34] is the sub-list for method output_type
-	24, // [24:29] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	21, // 7: targetpool.v1.RelayWatchResponse.sources:type_name -> targetpool.v1.StreamSources
+	6,  // 8: targetpool.v1.RelayChange.row:type_name -> targetpool.v1.RelayRow
+	1,  // 9: targetpool.v1.RelayRow.registration:type_name -> targetpool.v1.Registration
+	22, // 10: targetpool.v1.RelayRow.state:type_name -> targetpool.v1.Target.State
+	23, // 11: targetpool.v1.RelayRow.caused:type_name -> google.protobuf.Timestamp
+	2,  // 12: targetpool.v1.RelayPositionResponse.position:type_name -> targetpool.v1.Position
+	1,  // 13: targetpool.v1.RelayRegisterRequest.registration:type_name -> targetpool.v1.Registration
+	7,  // 14: targetpool.v1.RelayRegisterRequest.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 15: targetpool.v1.RelayRegisterResponse.position:type_name -> targetpool.v1.Position
+	1,  // 16: targetpool.v1.RelayUnregisterRequest.registration:type_name -> targetpool.v1.Registration
+	13, // 17: targetpool.v1.RelayUnregisterRequest.seen:type_name -> targetpool.v1.Seen
+	7,  // 18: targetpool.v1.RelayUnregisterRequest.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 19: targetpool.v1.Seen.position:type_name -> targetpool.v1.Position
+	2,  // 20: targetpool.v1.RelayUnregisterResponse.position:type_name -> targetpool.v1.Position
+	16, // 21: targetpool.v1.RelayRestoreRequest.registrations:type_name -> targetpool.v1.Restored
+	1,  // 22: targetpool.v1.Restored.registration:type_name -> targetpool.v1.Registration
+	7,  // 23: targetpool.v1.Restored.proven:type_name -> targetpool.v1.ProvenPod
+	2,  // 24: targetpool.v1.RelayRestoreResponse.position:type_name -> targetpool.v1.Position
+	3,  // 25: targetpool.v1.Relay.Watch:input_type -> targetpool.v1.RelayWatchRequest
+	8,  // 26: targetpool.v1.Relay.Position:input_type -> targetpool.v1.RelayPositionRequest
+	10, // 27: targetpool.v1.Relay.Register:input_type -> targetpool.v1.RelayRegisterRequest
+	12, // 28: targetpool.v1.Relay.Unregister:input_type -> targetpool.v1.RelayUnregisterRequest
+	15, // 29: targetpool.v1.Relay.Restore:input_type -> targetpool.v1.RelayRestoreRequest
+	4,  // 30: targetpool.v1.Relay.Watch:output_type -> targetpool.v1.RelayWatchResponse
+	9,  // 31: targetpool.v1.Relay.Position:output_type -> targetpool.v1.RelayPositionResponse
+	11, // 32: targetpool.v1.Relay.Register:output_type -> targetpool.v1.RelayRegisterResponse
+	14, // 33: targetpool.v1.Relay.Unregister:output_type -> targetpool.v1.RelayUnregisterResponse
+	17, // 34: targetpool.v1.Relay.Restore:output_type -> targetpool.v1.RelayRestoreResponse
+	30, // [30:35] is the sub-list for method output_type
+	25, // [25:30] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_relay_proto_init() }

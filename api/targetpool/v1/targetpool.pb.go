@@ -180,7 +180,7 @@ func (x Target_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Target_State.Descriptor instead.
 func (Target_State) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type ReceiverInfo_Kind int32
@@ -235,7 +235,7 @@ func (x ReceiverInfo_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReceiverInfo_Kind.Descriptor instead.
 func (ReceiverInfo_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30, 0}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{31, 0}
 }
 
 // Version orders the messages of one watch. Revisions compare within one epoch only; an epoch lasts as long as the
@@ -962,8 +962,11 @@ type TargetFeedWatchResponse struct {
 	// The last piece: apply.
 	Commit bool `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
 	// The server runs on what it stored before its restart, because the cluster has not answered yet.
-	Stale         bool      `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
-	Changes       []*Change `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`
+	Stale   bool      `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	Changes []*Change `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Streams of the conduit whose sources are limited, or in a delta not limited any more. In a snapshot all others are as
+	// configured.
+	Sources       []*StreamSources `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1033,6 +1036,77 @@ func (x *TargetFeedWatchResponse) GetChanges() []*Change {
 	return nil
 }
 
+func (x *TargetFeedWatchResponse) GetSources() []*StreamSources {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// StreamSources says from where a stream may be used, by the policies for it. It narrows the source subnets of the stream's flows,
+// and never widens them.
+type StreamSources struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Stream *Stream                `protobuf:"bytes,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	// No policy is left: the flows decide alone.
+	Unlimited bool `protobuf:"varint,2,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
+	// CIDRs, as few as possible and sorted; without any, and not unlimited, nobody may use the stream.
+	Prefixes      []string `protobuf:"bytes,3,rep,name=prefixes,proto3" json:"prefixes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamSources) Reset() {
+	*x = StreamSources{}
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamSources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamSources) ProtoMessage() {}
+
+func (x *StreamSources) ProtoReflect() protoreflect.Message {
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamSources.ProtoReflect.Descriptor instead.
+func (*StreamSources) Descriptor() ([]byte, []int) {
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StreamSources) GetStream() *Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
+func (x *StreamSources) GetUnlimited() bool {
+	if x != nil {
+		return x.Unlimited
+	}
+	return false
+}
+
+func (x *StreamSources) GetPrefixes() []string {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
 // Change sets one target, or removes it where target is absent.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1045,7 +1119,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1131,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[13]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1144,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{13}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Change) GetId() uint64 {
@@ -1112,7 +1186,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1198,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[14]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1211,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{14}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Target) GetStream() string {
@@ -1206,7 +1280,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1292,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[15]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1305,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{15}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListPoolsRequest) GetNamespace() string {
@@ -1250,7 +1324,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1336,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[16]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1349,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{16}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListPoolsResponse) GetPools() []*PoolInfo {
@@ -1312,7 +1386,7 @@ type PoolInfo struct {
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1398,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[17]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1411,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{17}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PoolInfo) GetNamespace() string {
@@ -1450,7 +1524,7 @@ type SliceInfo struct {
 
 func (x *SliceInfo) Reset() {
 	*x = SliceInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1536,7 @@ func (x *SliceInfo) String() string {
 func (*SliceInfo) ProtoMessage() {}
 
 func (x *SliceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[18]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1549,7 @@ func (x *SliceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceInfo.ProtoReflect.Descriptor instead.
 func (*SliceInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{18}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SliceInfo) GetName() string {
@@ -1519,7 +1593,7 @@ type MemberInfo struct {
 
 func (x *MemberInfo) Reset() {
 	*x = MemberInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1605,7 @@ func (x *MemberInfo) String() string {
 func (*MemberInfo) ProtoMessage() {}
 
 func (x *MemberInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[19]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1618,7 @@ func (x *MemberInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberInfo.ProtoReflect.Descriptor instead.
 func (*MemberInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{19}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MemberInfo) GetNamespace() string {
@@ -1634,7 +1708,7 @@ type ListTargetsRequest struct {
 
 func (x *ListTargetsRequest) Reset() {
 	*x = ListTargetsRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1720,7 @@ func (x *ListTargetsRequest) String() string {
 func (*ListTargetsRequest) ProtoMessage() {}
 
 func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[20]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1733,7 @@ func (x *ListTargetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsRequest.ProtoReflect.Descriptor instead.
 func (*ListTargetsRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{20}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTargetsRequest) GetStream() *Stream {
@@ -1678,7 +1752,7 @@ type ListTargetsResponse struct {
 
 func (x *ListTargetsResponse) Reset() {
 	*x = ListTargetsResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1764,7 @@ func (x *ListTargetsResponse) String() string {
 func (*ListTargetsResponse) ProtoMessage() {}
 
 func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[21]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1777,7 @@ func (x *ListTargetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTargetsResponse.ProtoReflect.Descriptor instead.
 func (*ListTargetsResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{21}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListTargetsResponse) GetTargets() []*TargetInfo {
@@ -1746,7 +1820,7 @@ type TargetInfo struct {
 
 func (x *TargetInfo) Reset() {
 	*x = TargetInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1832,7 @@ func (x *TargetInfo) String() string {
 func (*TargetInfo) ProtoMessage() {}
 
 func (x *TargetInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[22]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1845,7 @@ func (x *TargetInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetInfo.ProtoReflect.Descriptor instead.
 func (*TargetInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{22}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TargetInfo) GetId() uint64 {
@@ -1896,7 +1970,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +1982,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[23]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +1995,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{23}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeRequest) GetWorkload() *Workload {
@@ -1953,14 +2027,16 @@ type DescribeResponse struct {
 	// The name of the NSP's cluster, empty where it has none.
 	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Who waits to be given an identifier.
-	Waiting       []*WaitingInfo `protobuf:"bytes,13,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting []*WaitingInfo `protobuf:"bytes,13,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// The streams whose sources are limited, sorted.
+	Sources       []*StreamSources `protobuf:"bytes,14,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2048,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[24]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2061,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{24}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DescribeResponse) GetNamespace() string {
@@ -2079,6 +2155,13 @@ func (x *DescribeResponse) GetWaiting() []*WaitingInfo {
 	return nil
 }
 
+func (x *DescribeResponse) GetSources() []*StreamSources {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
 // WaitingInfo is a target that is not registered yet, because no identifier of the stream is free.
 type WaitingInfo struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2095,7 +2178,7 @@ type WaitingInfo struct {
 
 func (x *WaitingInfo) Reset() {
 	*x = WaitingInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2190,7 @@ func (x *WaitingInfo) String() string {
 func (*WaitingInfo) ProtoMessage() {}
 
 func (x *WaitingInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[25]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2203,7 @@ func (x *WaitingInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingInfo.ProtoReflect.Descriptor instead.
 func (*WaitingInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{25}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WaitingInfo) GetStream() *Stream {
@@ -2174,7 +2257,7 @@ type NamespaceInfo struct {
 
 func (x *NamespaceInfo) Reset() {
 	*x = NamespaceInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2269,7 @@ func (x *NamespaceInfo) String() string {
 func (*NamespaceInfo) ProtoMessage() {}
 
 func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[26]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2282,7 @@ func (x *NamespaceInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceInfo.ProtoReflect.Descriptor instead.
 func (*NamespaceInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{26}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NamespaceInfo) GetName() string {
@@ -2244,7 +2327,7 @@ type TrenchInfo struct {
 
 func (x *TrenchInfo) Reset() {
 	*x = TrenchInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2339,7 @@ func (x *TrenchInfo) String() string {
 func (*TrenchInfo) ProtoMessage() {}
 
 func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[27]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2352,7 @@ func (x *TrenchInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrenchInfo.ProtoReflect.Descriptor instead.
 func (*TrenchInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{27}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TrenchInfo) GetName() string {
@@ -2304,7 +2387,7 @@ type StreamLimit struct {
 
 func (x *StreamLimit) Reset() {
 	*x = StreamLimit{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2399,7 @@ func (x *StreamLimit) String() string {
 func (*StreamLimit) ProtoMessage() {}
 
 func (x *StreamLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[28]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2412,7 @@ func (x *StreamLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamLimit.ProtoReflect.Descriptor instead.
 func (*StreamLimit) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{28}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StreamLimit) GetStream() *Stream {
@@ -2361,7 +2444,7 @@ type ConduitInfo struct {
 
 func (x *ConduitInfo) Reset() {
 	*x = ConduitInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2456,7 @@ func (x *ConduitInfo) String() string {
 func (*ConduitInfo) ProtoMessage() {}
 
 func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[29]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2469,7 @@ func (x *ConduitInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConduitInfo.ProtoReflect.Descriptor instead.
 func (*ConduitInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{29}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ConduitInfo) GetConduit() *Conduit {
@@ -2437,7 +2520,7 @@ type ReceiverInfo struct {
 
 func (x *ReceiverInfo) Reset() {
 	*x = ReceiverInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2532,7 @@ func (x *ReceiverInfo) String() string {
 func (*ReceiverInfo) ProtoMessage() {}
 
 func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[30]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2545,7 @@ func (x *ReceiverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiverInfo.ProtoReflect.Descriptor instead.
 func (*ReceiverInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{30}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReceiverInfo) GetKind() ReceiverInfo_Kind {
@@ -2537,7 +2620,7 @@ type SidecarInfo struct {
 
 func (x *SidecarInfo) Reset() {
 	*x = SidecarInfo{}
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2632,7 @@ func (x *SidecarInfo) String() string {
 func (*SidecarInfo) ProtoMessage() {}
 
 func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_targetpool_v1_targetpool_proto_msgTypes[31]
+	mi := &file_targetpool_v1_targetpool_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2645,7 @@ func (x *SidecarInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SidecarInfo.ProtoReflect.Descriptor instead.
 func (*SidecarInfo) Descriptor() ([]byte, []int) {
-	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{31}
+	return file_targetpool_v1_targetpool_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SidecarInfo) GetWorkload() *Workload {
@@ -2684,19 +2767,24 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"\vassignments\x18\x02 \x01(\v2\x1a.targetpool.v1.AssignmentsR\vassignments\"z\n" +
 	"\x16TargetFeedWatchRequest\x120\n" +
 	"\aconduit\x18\x01 \x01(\v2\x16.targetpool.v1.ConduitR\aconduit\x12.\n" +
-	"\x06resume\x18\x02 \x01(\v2\x16.targetpool.v1.VersionR\x06resume\"\xc0\x02\n" +
+	"\x06resume\x18\x02 \x01(\v2\x16.targetpool.v1.VersionR\x06resume\"\xf8\x02\n" +
 	"\x17TargetFeedWatchResponse\x12?\n" +
 	"\x04kind\x18\x01 \x01(\x0e2+.targetpool.v1.TargetFeedWatchResponse.KindR\x04kind\x120\n" +
 	"\aversion\x18\x02 \x01(\v2\x16.targetpool.v1.VersionR\aversion\x12\x16\n" +
 	"\x06commit\x18\x03 \x01(\bR\x06commit\x12\x14\n" +
 	"\x05stale\x18\x04 \x01(\bR\x05stale\x12/\n" +
-	"\achanges\x18\x05 \x03(\v2\x15.targetpool.v1.ChangeR\achanges\"S\n" +
+	"\achanges\x18\x05 \x03(\v2\x15.targetpool.v1.ChangeR\achanges\x126\n" +
+	"\asources\x18\x06 \x03(\v2\x1c.targetpool.v1.StreamSourcesR\asources\"S\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_SNAPSHOT\x10\x01\x12\x0e\n" +
 	"\n" +
 	"KIND_DELTA\x10\x02\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x03\"G\n" +
+	"\x0eKIND_HEARTBEAT\x10\x03\"x\n" +
+	"\rStreamSources\x12-\n" +
+	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12\x1c\n" +
+	"\tunlimited\x18\x02 \x01(\bR\tunlimited\x12\x1a\n" +
+	"\bprefixes\x18\x03 \x03(\tR\bprefixes\"G\n" +
 	"\x06Change\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x06target\x18\x02 \x01(\v2\x15.targetpool.v1.TargetR\x06target\"\x83\x03\n" +
@@ -2785,7 +2873,7 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	"components\x18\x10 \x03(\v2\x18.targetpool.v1.ComponentR\n" +
 	"components\"F\n" +
 	"\x0fDescribeRequest\x123\n" +
-	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xb0\x04\n" +
+	"\bworkload\x18\x01 \x01(\v2\x17.targetpool.v1.WorkloadR\bworkload\"\xe8\x04\n" +
 	"\x10DescribeResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12$\n" +
@@ -2804,7 +2892,8 @@ const file_targetpool_v1_targetpool_proto_rawDesc = "" +
 	" \x03(\v2\x1b.targetpool.v1.ReceiverInfoR\treceivers\x126\n" +
 	"\bsidecars\x18\v \x03(\v2\x1a.targetpool.v1.SidecarInfoR\bsidecars\x12\x18\n" +
 	"\acluster\x18\f \x01(\tR\acluster\x124\n" +
-	"\awaiting\x18\r \x03(\v2\x1a.targetpool.v1.WaitingInfoR\awaiting\"\x97\x01\n" +
+	"\awaiting\x18\r \x03(\v2\x1a.targetpool.v1.WaitingInfoR\awaiting\x126\n" +
+	"\asources\x18\x0e \x03(\v2\x1c.targetpool.v1.StreamSourcesR\asources\"\x97\x01\n" +
 	"\vWaitingInfo\x12-\n" +
 	"\x06stream\x18\x01 \x01(\v2\x15.targetpool.v1.StreamR\x06stream\x12\x10\n" +
 	"\x03ips\x18\x02 \x03(\tR\x03ips\x12\x10\n" +
@@ -2885,7 +2974,7 @@ func file_targetpool_v1_targetpool_proto_rawDescGZIP() []byte {
 }
 
 var file_targetpool_v1_targetpool_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_targetpool_v1_targetpool_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(Owner)(0),                        // 0: targetpool.v1.Owner
 	(TargetFeedWatchResponse_Kind)(0), // 1: targetpool.v1.TargetFeedWatchResponse.Kind
@@ -2904,27 +2993,28 @@ var file_targetpool_v1_targetpool_proto_goTypes = []any{
 	(*TargetPoolWatchResponse)(nil),   // 14: targetpool.v1.TargetPoolWatchResponse
 	(*TargetFeedWatchRequest)(nil),    // 15: targetpool.v1.TargetFeedWatchRequest
 	(*TargetFeedWatchResponse)(nil),   // 16: targetpool.v1.TargetFeedWatchResponse
-	(*Change)(nil),                    // 17: targetpool.v1.Change
-	(*Target)(nil),                    // 18: targetpool.v1.Target
-	(*ListPoolsRequest)(nil),          // 19: targetpool.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),         // 20: targetpool.v1.ListPoolsResponse
-	(*PoolInfo)(nil),                  // 21: targetpool.v1.PoolInfo
-	(*SliceInfo)(nil),                 // 22: targetpool.v1.SliceInfo
-	(*MemberInfo)(nil),                // 23: targetpool.v1.MemberInfo
-	(*ListTargetsRequest)(nil),        // 24: targetpool.v1.ListTargetsRequest
-	(*ListTargetsResponse)(nil),       // 25: targetpool.v1.ListTargetsResponse
-	(*TargetInfo)(nil),                // 26: targetpool.v1.TargetInfo
-	(*DescribeRequest)(nil),           // 27: targetpool.v1.DescribeRequest
-	(*DescribeResponse)(nil),          // 28: targetpool.v1.DescribeResponse
-	(*WaitingInfo)(nil),               // 29: targetpool.v1.WaitingInfo
-	(*NamespaceInfo)(nil),             // 30: targetpool.v1.NamespaceInfo
-	(*TrenchInfo)(nil),                // 31: targetpool.v1.TrenchInfo
-	(*StreamLimit)(nil),               // 32: targetpool.v1.StreamLimit
-	(*ConduitInfo)(nil),               // 33: targetpool.v1.ConduitInfo
-	(*ReceiverInfo)(nil),              // 34: targetpool.v1.ReceiverInfo
-	(*SidecarInfo)(nil),               // 35: targetpool.v1.SidecarInfo
-	(*timestamppb.Timestamp)(nil),     // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
+	(*StreamSources)(nil),             // 17: targetpool.v1.StreamSources
+	(*Change)(nil),                    // 18: targetpool.v1.Change
+	(*Target)(nil),                    // 19: targetpool.v1.Target
+	(*ListPoolsRequest)(nil),          // 20: targetpool.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),         // 21: targetpool.v1.ListPoolsResponse
+	(*PoolInfo)(nil),                  // 22: targetpool.v1.PoolInfo
+	(*SliceInfo)(nil),                 // 23: targetpool.v1.SliceInfo
+	(*MemberInfo)(nil),                // 24: targetpool.v1.MemberInfo
+	(*ListTargetsRequest)(nil),        // 25: targetpool.v1.ListTargetsRequest
+	(*ListTargetsResponse)(nil),       // 26: targetpool.v1.ListTargetsResponse
+	(*TargetInfo)(nil),                // 27: targetpool.v1.TargetInfo
+	(*DescribeRequest)(nil),           // 28: targetpool.v1.DescribeRequest
+	(*DescribeResponse)(nil),          // 29: targetpool.v1.DescribeResponse
+	(*WaitingInfo)(nil),               // 30: targetpool.v1.WaitingInfo
+	(*NamespaceInfo)(nil),             // 31: targetpool.v1.NamespaceInfo
+	(*TrenchInfo)(nil),                // 32: targetpool.v1.TrenchInfo
+	(*StreamLimit)(nil),               // 33: targetpool.v1.StreamLimit
+	(*ConduitInfo)(nil),               // 34: targetpool.v1.ConduitInfo
+	(*ReceiverInfo)(nil),              // 35: targetpool.v1.ReceiverInfo
+	(*SidecarInfo)(nil),               // 36: targetpool.v1.SidecarInfo
+	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
 }
 var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	5,  // 0: targetpool.v1.StreamOwners.stream:type_name -> targetpool.v1.Stream
@@ -2940,56 +3030,59 @@ var file_targetpool_v1_targetpool_proto_depIdxs = []int32{
 	4,  // 10: targetpool.v1.TargetFeedWatchRequest.resume:type_name -> targetpool.v1.Version
 	1,  // 11: targetpool.v1.TargetFeedWatchResponse.kind:type_name -> targetpool.v1.TargetFeedWatchResponse.Kind
 	4,  // 12: targetpool.v1.TargetFeedWatchResponse.version:type_name -> targetpool.v1.Version
-	17, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
-	18, // 14: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
-	2,  // 15: targetpool.v1.Target.state:type_name -> targetpool.v1.Target.State
-	36, // 16: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
-	7,  // 17: targetpool.v1.Target.components:type_name -> targetpool.v1.Component
-	21, // 18: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
-	5,  // 19: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
-	23, // 20: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
-	22, // 21: targetpool.v1.PoolInfo.slices:type_name -> targetpool.v1.SliceInfo
-	7,  // 22: targetpool.v1.MemberInfo.component:type_name -> targetpool.v1.Component
-	5,  // 23: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
-	26, // 24: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
-	5,  // 25: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
-	2,  // 26: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
-	36, // 27: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
-	7,  // 28: targetpool.v1.TargetInfo.components:type_name -> targetpool.v1.Component
-	8,  // 29: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
-	30, // 30: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
-	31, // 31: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
-	33, // 32: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
-	34, // 33: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
-	35, // 34: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
-	29, // 35: targetpool.v1.DescribeResponse.waiting:type_name -> targetpool.v1.WaitingInfo
-	5,  // 36: targetpool.v1.WaitingInfo.stream:type_name -> targetpool.v1.Stream
-	37, // 37: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
-	32, // 38: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
-	5,  // 39: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
-	6,  // 40: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
-	3,  // 41: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
-	6,  // 42: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
-	36, // 43: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
-	8,  // 44: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
-	36, // 45: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
-	5,  // 46: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
-	5,  // 47: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
-	11, // 48: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
-	15, // 49: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
-	19, // 50: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
-	24, // 51: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
-	27, // 52: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
-	14, // 53: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
-	16, // 54: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
-	20, // 55: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
-	25, // 56: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
-	28, // 57: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
-	53, // [53:58] is the sub-list for method output_type
-	48, // [48:53] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	18, // 13: targetpool.v1.TargetFeedWatchResponse.changes:type_name -> targetpool.v1.Change
+	17, // 14: targetpool.v1.TargetFeedWatchResponse.sources:type_name -> targetpool.v1.StreamSources
+	5,  // 15: targetpool.v1.StreamSources.stream:type_name -> targetpool.v1.Stream
+	19, // 16: targetpool.v1.Change.target:type_name -> targetpool.v1.Target
+	2,  // 17: targetpool.v1.Target.state:type_name -> targetpool.v1.Target.State
+	37, // 18: targetpool.v1.Target.caused:type_name -> google.protobuf.Timestamp
+	7,  // 19: targetpool.v1.Target.components:type_name -> targetpool.v1.Component
+	22, // 20: targetpool.v1.ListPoolsResponse.pools:type_name -> targetpool.v1.PoolInfo
+	5,  // 21: targetpool.v1.PoolInfo.stream:type_name -> targetpool.v1.Stream
+	24, // 22: targetpool.v1.PoolInfo.members:type_name -> targetpool.v1.MemberInfo
+	23, // 23: targetpool.v1.PoolInfo.slices:type_name -> targetpool.v1.SliceInfo
+	7,  // 24: targetpool.v1.MemberInfo.component:type_name -> targetpool.v1.Component
+	5,  // 25: targetpool.v1.ListTargetsRequest.stream:type_name -> targetpool.v1.Stream
+	27, // 26: targetpool.v1.ListTargetsResponse.targets:type_name -> targetpool.v1.TargetInfo
+	5,  // 27: targetpool.v1.TargetInfo.stream:type_name -> targetpool.v1.Stream
+	2,  // 28: targetpool.v1.TargetInfo.state:type_name -> targetpool.v1.Target.State
+	37, // 29: targetpool.v1.TargetInfo.caused:type_name -> google.protobuf.Timestamp
+	7,  // 30: targetpool.v1.TargetInfo.components:type_name -> targetpool.v1.Component
+	8,  // 31: targetpool.v1.DescribeRequest.workload:type_name -> targetpool.v1.Workload
+	31, // 32: targetpool.v1.DescribeResponse.namespaces:type_name -> targetpool.v1.NamespaceInfo
+	32, // 33: targetpool.v1.DescribeResponse.trenches:type_name -> targetpool.v1.TrenchInfo
+	34, // 34: targetpool.v1.DescribeResponse.conduits:type_name -> targetpool.v1.ConduitInfo
+	35, // 35: targetpool.v1.DescribeResponse.receivers:type_name -> targetpool.v1.ReceiverInfo
+	36, // 36: targetpool.v1.DescribeResponse.sidecars:type_name -> targetpool.v1.SidecarInfo
+	30, // 37: targetpool.v1.DescribeResponse.waiting:type_name -> targetpool.v1.WaitingInfo
+	17, // 38: targetpool.v1.DescribeResponse.sources:type_name -> targetpool.v1.StreamSources
+	5,  // 39: targetpool.v1.WaitingInfo.stream:type_name -> targetpool.v1.Stream
+	38, // 40: targetpool.v1.NamespaceInfo.age:type_name -> google.protobuf.Duration
+	33, // 41: targetpool.v1.TrenchInfo.limits:type_name -> targetpool.v1.StreamLimit
+	5,  // 42: targetpool.v1.StreamLimit.stream:type_name -> targetpool.v1.Stream
+	6,  // 43: targetpool.v1.ConduitInfo.conduit:type_name -> targetpool.v1.Conduit
+	3,  // 44: targetpool.v1.ReceiverInfo.kind:type_name -> targetpool.v1.ReceiverInfo.Kind
+	6,  // 45: targetpool.v1.ReceiverInfo.conduit:type_name -> targetpool.v1.Conduit
+	37, // 46: targetpool.v1.ReceiverInfo.since:type_name -> google.protobuf.Timestamp
+	8,  // 47: targetpool.v1.SidecarInfo.workload:type_name -> targetpool.v1.Workload
+	37, // 48: targetpool.v1.SidecarInfo.since:type_name -> google.protobuf.Timestamp
+	5,  // 49: targetpool.v1.SidecarInfo.streams:type_name -> targetpool.v1.Stream
+	5,  // 50: targetpool.v1.SidecarInfo.application:type_name -> targetpool.v1.Stream
+	11, // 51: targetpool.v1.TargetPool.Watch:input_type -> targetpool.v1.TargetPoolWatchRequest
+	15, // 52: targetpool.v1.TargetFeed.Watch:input_type -> targetpool.v1.TargetFeedWatchRequest
+	20, // 53: targetpool.v1.Inspector.ListPools:input_type -> targetpool.v1.ListPoolsRequest
+	25, // 54: targetpool.v1.Inspector.ListTargets:input_type -> targetpool.v1.ListTargetsRequest
+	28, // 55: targetpool.v1.Inspector.Describe:input_type -> targetpool.v1.DescribeRequest
+	14, // 56: targetpool.v1.TargetPool.Watch:output_type -> targetpool.v1.TargetPoolWatchResponse
+	16, // 57: targetpool.v1.TargetFeed.Watch:output_type -> targetpool.v1.TargetFeedWatchResponse
+	21, // 58: targetpool.v1.Inspector.ListPools:output_type -> targetpool.v1.ListPoolsResponse
+	26, // 59: targetpool.v1.Inspector.ListTargets:output_type -> targetpool.v1.ListTargetsResponse
+	29, // 60: targetpool.v1.Inspector.Describe:output_type -> targetpool.v1.DescribeResponse
+	56, // [56:61] is the sub-list for method output_type
+	51, // [51:56] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_targetpool_v1_targetpool_proto_init() }
@@ -3003,7 +3096,7 @@ func file_targetpool_v1_targetpool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_targetpool_v1_targetpool_proto_rawDesc), len(file_targetpool_v1_targetpool_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -30,6 +30,9 @@ type Update struct {
 	Set []*Target
 	// Removed are the targets that left, as they were, sorted by key.
 	Removed []*Target
+	// Sources are the streams from whose use other sources are kept than before, sorted by name: those that are limited anew or
+	// otherwise, and as unlimited those that are as configured again. Whoever forwards traffic has to apply them.
+	Sources []*targetpoolv1.StreamSources
 	// Stale says that the server runs on what it stored before its restart, because the cluster has not answered yet.
 	Stale   bool
 	Version Version
@@ -55,9 +58,10 @@ type Feed struct {
 	resync bool // The next stream must start with a snapshot.
 	stale  bool
 
-	mu      sync.RWMutex // Guards against Targets and Version; only Run writes.
+	mu      sync.RWMutex // Guards against Targets, Sources and Version; only Run writes.
 	version Version
 	table   *table
+	limits  limits
 }
 
 // WatchFeed makes a Feed; its Run does the work.
@@ -87,6 +91,14 @@ func (f *Feed) Targets() map[Key]*Target {
 	return maps.Clone(f.table.held)
 }
 
+// Sources returns the streams whose sources are limited as of the last commit, by name, in a map that belongs to the caller. It can be
+// called at any time.
+func (f *Feed) Sources() map[string]*targetpoolv1.StreamSources {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.limits)
+}
+
 // Version returns the version of the last commit; it is zero before the first. It can be called at any time.
 func (f *Feed) Version() Version {
 	f.mu.RLock()
@@ -98,6 +110,7 @@ func (f *Feed) Version() Version {
 type pieces struct {
 	kind    targetpoolv1.TargetFeedWatchResponse_Kind
 	changes []*targetpoolv1.Change
+	sources []*targetpoolv1.StreamSources
 }
 
 func (f *Feed) receive(ctx context.Context, conn grpc.ClientConnInterface, p *pulse) error {
@@ -168,6 +181,7 @@ func (f *Feed) piece(m *targetpoolv1.TargetFeedWatchResponse, pending *pieces, p
 	}
 	pending.kind = m.GetKind()
 	pending.changes = append(pending.changes, m.GetChanges()...)
+	pending.sources = append(pending.sources, m.GetSources()...)
 	if !m.GetCommit() {
 		return nil
 	}
@@ -180,36 +194,39 @@ func (f *Feed) piece(m *targetpoolv1.TargetFeedWatchResponse, pending *pieces, p
 func (f *Feed) finish(m *targetpoolv1.TargetFeedWatchResponse, done pieces, p *pulse) error {
 	received, next := time.Now(), versionOf(m.GetVersion())
 	var d difference
+	before := f.limits
 	if done.kind == targetpoolv1.TargetFeedWatchResponse_KIND_SNAPSHOT {
-		d = f.apply(next, f.table.replace, done.changes)
+		d = f.apply(next, f.table.replace, done)
 	} else {
 		if next.Epoch != f.version.Epoch || next.Revision < f.version.Revision {
 			return lostf("a delta leads to %v, the last commit was %v", next, f.version)
 		}
-		d = f.apply(next, f.table.change, done.changes)
+		d = f.apply(next, f.table.change, done)
 	}
+	d.sources = f.limits.since(before)
 	f.resync = false
 	p.committed()
 	f.tell(m, d, received)
 	return nil
 }
 
-func (f *Feed) apply(next Version, how func([]*targetpoolv1.Change) difference, changes []*targetpoolv1.Change) difference {
+func (f *Feed) apply(next Version, how func([]*targetpoolv1.Change) difference, done pieces) difference {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version = next
-	return how(changes)
+	f.limits = f.limits.after(done.kind == targetpoolv1.TargetFeedWatchResponse_KIND_SNAPSHOT, done.sources)
+	return how(done.changes)
 }
 
 // tell calls the handler, if there is anything to tell.
 func (f *Feed) tell(m *targetpoolv1.TargetFeedWatchResponse, d difference, received time.Time) {
 	first := !f.began
-	if !first && len(d.set) == 0 && len(d.removed) == 0 && m.GetStale() == f.stale {
+	if !first && len(d.set) == 0 && len(d.removed) == 0 && len(d.sources) == 0 && m.GetStale() == f.stale {
 		return
 	}
 	f.began, f.stale = true, m.GetStale()
 	f.handler(Update{
-		First: first, Set: d.set, Removed: d.removed,
+		First: first, Set: d.set, Removed: d.removed, Sources: d.sources,
 		Stale: f.stale, Version: f.version, Received: received,
 	})
 }

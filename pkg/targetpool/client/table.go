@@ -74,9 +74,11 @@ func newTable() *table {
 	return &table{ids: map[uint64]*Target{}, keys: map[Key][]*Target{}, held: map[Key]*Target{}}
 }
 
-// difference is what a commit changed, sorted by key.
+// difference is what a commit changed, sorted by key or name.
 type difference struct {
 	set, removed []*Target
+	// sources are the streams that are limited otherwise.
+	sources []*targetpoolv1.StreamSources
 }
 
 // replace makes the table a snapshot.
