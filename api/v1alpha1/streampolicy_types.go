@@ -4,7 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // StreamPolicy says which sources may use a stream. It is made in the trench's namespace. As soon as there is one for a stream,
 // only traffic from the sources of its policies, taken together, reaches the stream's targets; a source that resolves to nothing
-// allows nothing. Without any, the stream's flows decide alone.
+// allows nothing. Without any, the stream's flows decide alone. A policy is in force from when it is Accepted, which is when all its
+// sources were read once.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,7 +31,9 @@ type StreamPolicy struct {
 
 // StreamPolicySpec says who may use what.
 type StreamPolicySpec struct {
-	// Stream that is used, in the namespace of this object.
+	// Stream that is used, in the namespace of this object. It does not change: for another stream make another policy.
+	//
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a policy stays with its stream; make another one"
 	Stream LocalStreamReference `json:"stream"`
 
 	// Sources that may use it.
@@ -57,12 +60,13 @@ type LocalStreamReference struct {
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.externalTarget), has(self.service), has(self.cidr)].exists_one(x, x)",message="name exactly one of externalTarget, service, cidr"
 type PolicySource struct {
-	// ExternalTarget whose addresses, as in its status, may use the stream.
+	// ExternalTarget whose addresses, as in its status, may use the stream, ready or not. One of another namespace must agree: its
+	// annotation meridio.nordix.org/policy-namespaces lists that of the policy.
 	//
 	// +optional
 	ExternalTarget *ObjectReference `json:"externalTarget,omitempty"`
 
-	// Service whose endpoints may use the stream.
+	// Service whose endpoints may use the stream, ready or not. One of another namespace must agree, as an ExternalTarget.
 	//
 	// +optional
 	Service *ObjectReference `json:"service,omitempty"`
@@ -89,7 +93,7 @@ type ObjectReference struct {
 
 // StreamPolicyStatus is what the sources resolve to.
 type StreamPolicyStatus struct {
-	// Prefixes from which the stream may be used, sorted.
+	// Prefixes from which the stream may be used by this policy, as few as possible and sorted; none where there would be more than 1000.
 	//
 	// +optional
 	// +listType=atomic

@@ -75,6 +75,10 @@ func describe(d *targetpoolv1.DescribeResponse, f *explain.ProcessFacts) {
 		key := stream.Conduit{Namespace: c.GetConduit().GetNamespace(), Trench: c.GetConduit().GetTrench(), Name: c.GetConduit().GetName()}
 		f.Conduits[key] = explain.ConduitState{Open: c.GetOpen(), Revision: c.GetRevision(), Targets: int(c.GetTargets())}
 	}
+	f.Prefixes = make(map[stream.Key]int)
+	for _, s := range d.GetSources() {
+		f.Prefixes[keyOf(s.GetStream())] = len(s.GetPrefixes())
+	}
 	for _, r := range d.GetReceivers() {
 		f.Receivers = append(f.Receivers, explain.Receiver{
 			Kind: receiverKinds[r.GetKind()], Trench: r.GetConduit().GetTrench(), Conduit: r.GetConduit().GetName(), Stream: r.GetStream(),

@@ -60,7 +60,7 @@ func newAccess(pending bool) access {
 func (s *state) setAccess(ev AccessChanged) {
 	s.access.latest = &ev
 	if s.access.pending {
-		s.access.pending = false
+		s.access.pending, s.opening = false, true
 		s.everything()
 	}
 }

@@ -31,8 +31,8 @@ type Config struct {
 	// GrantsChanged: what is missing in them would be an order to close.
 	Grants        *pool.Grants
 	GrantsPending bool
-	// AccessPending says likewise that nothing is answered before the first AccessChanged: to those who are told of no limit
-	// everybody may use a stream.
+	// AccessPending says that load balancers are told nothing before the first AccessChanged: whoever hears of no limit takes a stream
+	// for open to all.
 	AccessPending bool
 	// ReadinessOff leaves it to the TAPA to take a target out of traffic, as Meridio 1.x does: load balancers are not told of
 	// readiness, only of registrations.

@@ -77,10 +77,10 @@ func (s *state) commit(out *outputs) step {
 // latch notes the moments from which the state is worth telling. Namespaces and trenches that come later hold up nobody. The
 // event that completed the namespaces has had everything judged anew.
 func (s *state) latch() {
-	if !s.answered && !s.grantsPending && !s.access.pending && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
+	if !s.answered && !s.grantsPending && !slices.Contains(slices.Collect(maps.Values(s.namespaces)), syncing) {
 		s.answered, s.opening = true, true
 	}
-	if s.answered && !s.complete && !s.rebuilding && s.configured() {
+	if s.answered && !s.complete && !s.rebuilding && !s.access.pending && s.configured() {
 		s.complete, s.opening = true, true
 	}
 }

@@ -70,7 +70,7 @@ func (s *state) dropTrench(trench string, used map[string]bool) {
 // opened tells whether what load balancers of a trench are told is worth telling.
 func (s *state) opened(trench string) bool {
 	_, configured := s.maxTargets[trench]
-	return s.answered && configured && !s.rebuilding
+	return s.answered && configured && !s.rebuilding && !s.access.pending
 }
 
 // topic returns the feed of a conduit for a watcher.

@@ -108,6 +108,7 @@ var crossesOfRegistration = map[string]breaks{
 	"pending":          {"", func(f *Facts) { target(f).State = ""; f.Process.Trenches["trench-a"] = TrenchState{} }, StepState, []string{"has not read the configuration of trench trench-a"}},
 	"left":             {"", func(f *Facts) { target(f).State, target(f).Reason = "INACTIVE", "LeftPool" }, StepState, []string{"LeftPool"}},
 	"told to drain":    {"", func(f *Facts) { target(f).State, target(f).Reason = "DRAINING", "Draining" }, StepState, []string{"no new ones"}},
+	"no source":        {"", func(f *Facts) { f.Process.Prefixes = map[stream.Key]int{s1: 0} }, StepBalancers, []string{"nobody may use", "streampolicies"}},
 	"no load balancer": {"", func(f *Facts) { f.Process.Receivers[0].Conduit = "other" }, StepBalancers, []string{"red/trench-a/lb"}},
 }
 

@@ -156,10 +156,12 @@ type ProcessFacts struct {
 	Namespaces map[string]NamespaceFacts
 	Trenches   map[string]TrenchState
 	Conduits   map[stream.Conduit]ConduitState
-	Receivers  []Receiver
-	Sidecars   []Sidecar
-	Pools      []PoolFacts
-	Targets    []TargetFacts
+	// Prefixes is from how many prefixes streams may be used that have a policy.
+	Prefixes  map[stream.Key]int
+	Receivers []Receiver
+	Sidecars  []Sidecar
+	Pools     []PoolFacts
+	Targets   []TargetFacts
 	// Waiting are those who are not registered yet, for want of an identifier.
 	Waiting []Waiting
 }

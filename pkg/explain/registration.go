@@ -222,6 +222,11 @@ func (p *path) balancers() Step {
 	if p.key == (stream.Key{}) {
 		return skip(id, title)
 	}
+	prefixes, limited := p.process.Prefixes[p.key]
+	if limited && prefixes == 0 {
+		return stop(id, title, fmt.Sprintf("nobody may use stream %s: no source of its policies has an address", p.key),
+			"kubectl describe streampolicies -n "+p.nsp)
+	}
 	conduit := p.process.Conduits[p.key.Of()]
 	var all, late []string
 	kinds := make(map[ReceiverKind]int)
@@ -247,6 +252,9 @@ func (p *path) balancers() Step {
 	}
 	if kinds[ByFeed] > 0 {
 		detail += fmt.Sprintf(", at revision %d", conduit.Revision)
+	}
+	if limited {
+		detail += fmt.Sprintf("; policies let in %d prefixes only", prefixes)
 	}
 	return pass(id, title, "%s", detail)
 }

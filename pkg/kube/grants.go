@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -96,63 +94,29 @@ func (g *Grants) Run(ctx context.Context) error {
 // reader says what one object grants.
 type reader func(*unstructured.Unstructured) ([]pool.Grant, error)
 
-// follow keeps the grants of one kind up to date. They are few, so after any change all are listed again.
+// follow keeps the grants of one kind up to date.
 func (g *Grants) follow(ctx context.Context, kind schema.GroupVersionResource, read reader) {
-	client := g.cfg.Client.Resource(kind).Namespace(g.cfg.Namespace)
-	forever(ctx, func(ctx context.Context) {
-		err := g.once(ctx, client, kind.Resource, read)
-		switch {
-		case ctx.Err() != nil:
-		case apierrors.IsNotFound(err), apierrors.IsForbidden(err) && kind == trenchResource:
-			// The cluster does not know the kind, or nobody wants its annotations to count.
-			g.set(kind.Resource, map[string][]pool.Grant{})
-			select {
-			case <-ctx.Done():
-			case <-time.After(g.cfg.Absent):
+	f := &few[[]pool.Grant]{
+		client: g.cfg.Client.Resource(kind).Namespace(g.cfg.Namespace), kind: kind.Resource, absent: g.cfg.Absent,
+		set: func(all map[string][]pool.Grant) { g.set(kind.Resource, all) },
+		read: func(o *unstructured.Unstructured) []pool.Grant {
+			grants, err := read(o)
+			if err != nil {
+				g.cfg.Log.Warn("an object grants nothing, for it is not understood", "kind", kind.Resource, "name", o.GetName(), "error", err)
 			}
-		case err != nil:
+			return grants
+		},
+		failed: func(err error) (seen bool) {
+			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && kind == trenchResource {
+				// The cluster does not know the kind, or nobody wants its annotations to count.
+				g.set(kind.Resource, map[string][]pool.Grant{})
+				return true
+			}
 			g.failed(kind.Resource, err)
-		}
-	})
-}
-
-// once lists and then watches, until the watch ends.
-func (g *Grants) once(ctx context.Context, client dynamic.ResourceInterface, kind string, read reader) error {
-	list, err := client.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("listing %s: %w", kind, err)
+			return false
+		},
 	}
-	all := make(map[string][]pool.Grant)
-	for i := range list.Items {
-		g.take(all, kind, &list.Items[i], read)
-	}
-	g.set(kind, all)
-	seconds := int64(watchTimeout.Seconds())
-	w, err := client.Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: &seconds})
-	if err != nil {
-		return fmt.Errorf("watching %s: %w", kind, err)
-	}
-	defer w.Stop()
-	for e := range w.ResultChan() {
-		o, ok := e.Object.(*unstructured.Unstructured)
-		if !ok {
-			return nil // an error, or nothing that we know: list again
-		}
-		all = maps.Clone(all)
-		if delete(all, o.GetName()); e.Type != "DELETED" {
-			g.take(all, kind, o, read)
-		}
-		g.set(kind, all)
-	}
-	return nil
-}
-
-func (g *Grants) take(all map[string][]pool.Grant, kind string, o *unstructured.Unstructured, read reader) {
-	grants, err := read(o)
-	if err != nil {
-		g.cfg.Log.Warn("an object grants nothing, for it is not understood", "kind", kind, "name", o.GetName(), "error", err)
-	}
-	all[o.GetName()] = grants
+	f.run(ctx)
 }
 
 // failed lets what was stored count where nothing was read yet, so that an API server that is away holds up nobody for ever.

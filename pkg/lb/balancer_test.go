@@ -20,6 +20,7 @@ import (
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
 	"github.com/nordix/meridio-nsp/pkg/lb/nft"
+	"github.com/nordix/meridio-nsp/pkg/sources"
 	"github.com/nordix/meridio-nsp/test/netns"
 )
 
@@ -297,7 +298,7 @@ func TestIntentOfTargets(t *testing.T) {
 // While nothing can be programmed, causes of changes are kept to measure, but not without an end; the first ones waited longest.
 func TestCausesAreBounded(t *testing.T) {
 	in, at := newIntent(), func(n int) cause { return cause{received: time.Unix(int64(n), 0)} }
-	change := func(n int) { in.changeTargets(func(map[targetKey]told) {}, at(n)) }
+	change := func(n int) { in.changeTargets(func(map[targetKey]told, map[string]*sources.Set) {}, at(n)) }
 	for n := range 2 * maxNews {
 		change(n)
 	}

@@ -28,6 +28,7 @@ func RunNamespace(ctx context.Context, cfg NamespaceConfig, log *slog.Logger) er
 		component{"status", n.status.Run},
 		component{"grants", n.grants.Run},
 		component{"identities", n.authorities.Run},
+		component{"policies", n.policies.Run},
 	)...)
 }
 
@@ -36,10 +37,11 @@ type namespace struct {
 	*process
 	cfg NamespaceConfig
 
-	source  *kube.Source
-	configs *kube.Configs
-	status  *kube.Status
-	grants  *kube.Grants
+	source   *kube.Source
+	configs  *kube.Configs
+	status   *kube.Status
+	grants   *kube.Grants
+	policies *kube.Policies
 	// identities are those of ExternalTargets, authorities the ConfigMaps that these need.
 	identities  *auth.Targets
 	authorities *kube.Authorities
@@ -60,6 +62,10 @@ func (n *namespace) assemble(context.Context) error {
 		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: stored, Save: n.registry.SaveDocument,
 		Changed: watched.add, Log: n.log,
 	})
+	n.policies = kube.NewPolicies(kube.PoliciesConfig{
+		Client: n.dynamic, Sink: post, Namespace: n.cfg.Namespace, Stored: n.saved.Documents[kube.PoliciesDocument],
+		Save: n.registry.SaveDocument, Log: n.log,
+	})
 	configurations := &server.Configurations{}
 	n.configs = kube.NewConfigs(kube.ConfigsConfig{
 		Client: n.client, Sink: post, Namespace: n.cfg.Namespace, Save: n.registry.SaveDocument, Log: n.log,
@@ -72,6 +78,7 @@ func (n *namespace) assemble(context.Context) error {
 		Namespaces:    watched.names(),
 		Grants:        kube.StoredGrants(stored),
 		GrantsPending: true,
+		AccessPending: true,
 
 		Cluster:      n.cfg.ClusterName,
 		Assignment:   pool.Assignment(n.cfg.Assignment),
@@ -89,7 +96,7 @@ func (n *namespace) assemble(context.Context) error {
 			}
 		}
 	}
-	n.metrics.registry.MustRegister(n.source, n.configs, n.status)
+	n.metrics.registry.MustRegister(n.source, n.configs, n.status, n.policies)
 	mode := n.cfg.namespaceMode()
 	accounts, err := parseAccounts("--trench-process-accounts", n.cfg.TrenchProcessAccounts, n.cfg.Namespace)
 	if err != nil {

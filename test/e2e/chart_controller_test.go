@@ -34,6 +34,13 @@ metadata:
   labels: {trench: trench-a}
   annotations: {meridio.nordix.org/target-selector: app=%[2]s}
 spec: {conduit: conduit-a}
+---
+apiVersion: targetpool.meridio.nordix.org/v1alpha1
+kind: StreamPolicy
+metadata: {name: policy-a, namespace: %[1]s}
+spec:
+  stream: {trench: trench-a, conduit: conduit-a, stream: stream-a}
+  sources: [{cidr: 192.0.2.0/24}, {service: {name: pool-a}}]
 `
 
 // The controller's Role is what it asks for, but for finalizers, which are looked at where it names an owner, and for list, which

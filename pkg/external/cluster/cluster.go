@@ -61,7 +61,7 @@ func (s *source) Run(ctx context.Context, report func(external.Report)) {
 		}
 		// That the server ends a watch in good order, or forgets an old version, is no failure.
 		if err != nil && !expired(err) {
-			report(external.Failed(external.ReasonClusterUnreachable, "Watching Service %s/%s of the other cluster: %v.",
+			report(external.Failed(external.ReasonClusterUnreachable, "Watching the endpoints of Service %s/%s: %v.",
 				s.cfg.Namespace, s.cfg.Service, err))
 		}
 		select {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -41,7 +43,7 @@ import (
 // Config configures Run.
 type Config struct {
 	REST *rest.Config
-	// Namespace is the controller's own, in which the lease of the leader is.
+	// Namespace is the controller's own, in which the lease of the leader is, and the StreamPolicies are.
 	Namespace string
 	// ClusterName is that of this cluster: no source may give it to another one. Empty where it has none.
 	ClusterName string
@@ -69,9 +71,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := newWatches(ctx)
-	defer func() { cancel(); w.ended.Wait() }()
-	if err := setUp(m, cfg, w); err != nil {
+	w, e := newWatches(ctx), newEndpoints(ctx)
+	defer func() { cancel(); w.ended.Wait(); e.ended.Wait() }()
+	if err := errors.Join(setUp(m, cfg, w), setUpPolicies(m, cfg, e)); err != nil {
 		return err
 	}
 	if err := m.Start(ctx); err != nil {
@@ -91,7 +93,10 @@ func newManager(cfg Config) (manager.Manager, error) {
 		Logger: logr.FromSlogHandler(cmp.Or(cfg.Log, slog.Default()).Handler()),
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Label: mine}},
+			ByObject: map[client.Object]cache.ByObject{
+				&discoveryv1.EndpointSlice{}: {Label: mine},
+				&v1alpha1.StreamPolicy{}:     {Namespaces: map[string]cache.Config{cfg.Namespace: {}}},
+			},
 		},
 		Metrics:                       metricsserver.Options{BindAddress: cmp.Or(cfg.MetricsAddress, "0")},
 		HealthProbeBindAddress:        cmp.Or(cfg.HealthAddress, "0"),
@@ -141,6 +146,45 @@ func setUp(m manager.Manager, cfg Config, w *watches) error {
 		return fmt.Errorf("making the controller: %w", err)
 	}
 	return setUpStreams(m)
+}
+
+// setUpPolicies says what wakes the reconciler of StreamPolicies.
+func setUpPolicies(m manager.Manager, cfg Config, e *endpoints) error {
+	clients, err := kubernetes.NewForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	e.client = clients
+	c := m.GetClient()
+	err = builder.ControllerManagedBy(m).Named("streampolicy").
+		For(&v1alpha1.StreamPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ExternalTarget{}, handler.EnqueueRequestsFromMapFunc(policiesOf(c, cfg.Namespace))).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(policiesOf(c, cfg.Namespace)), builder.WithPredicates(relevantOfService())).
+		WatchesRawSource(e.reports()).
+		Complete(&policies{client: c, watched: cfg.TargetNamespaces, services: e, before: make(map[types.NamespacedName]foundBefore)})
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	return nil
+}
+
+// policiesOf are the StreamPolicies that name the object, or one of another kind with its name.
+func policiesOf(c client.Client, namespace string) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) (requests []reconcile.Request) {
+		var list v1alpha1.StreamPolicyList
+		if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return nil // as above
+		}
+		names := func(ref *v1alpha1.ObjectReference) bool {
+			return ref != nil && string(ref.Name) == object.GetName() && cmp.Or(string(ref.Namespace), namespace) == object.GetNamespace()
+		}
+		for i := range list.Items {
+			if slices.ContainsFunc(list.Items[i].Spec.Sources, func(s v1alpha1.PolicySource) bool { return names(s.ExternalTarget) || names(s.Service) }) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return requests
+	}
 }
 
 // setUpStreams is for clusters in which Meridio is installed.

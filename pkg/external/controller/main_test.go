@@ -71,7 +71,7 @@ func install(t *testing.T, c *cluster.Cluster) {
 		all.Write(text)
 	}
 	require.NoError(t, c.Apply(t.Context(), all.Bytes(), false))
-	for _, plural := range []string{"externaltargets", "targetpools"} {
+	for _, plural := range []string{"externaltargets", "targetpools", "streampolicies"} {
 		_, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=60s", "crd/"+plural+"."+v1alpha1.Group)
 		require.NoError(t, err)
 	}
@@ -79,6 +79,13 @@ func install(t *testing.T, c *cluster.Cluster) {
 
 // run runs a controller for the namespace until stop is called, or the test ends.
 func (s *scene) run(providers map[string]grpc.ClientConnInterface, edit ...func(*rest.Config)) (stop func()) {
+	return s.start([]string{s.ns}, providers, edit...)
+}
+
+// runIn runs one that watches these namespaces.
+func (s *scene) runIn(namespaces ...string) { s.start(namespaces, nil) }
+
+func (s *scene) start(namespaces []string, providers map[string]grpc.ClientConnInterface, edit ...func(*rest.Config)) (stop func()) {
 	config := s.cluster.Config()
 	for _, e := range edit {
 		e(config)
@@ -86,7 +93,7 @@ func (s *scene) run(providers map[string]grpc.ClientConnInterface, edit ...func(
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := Run(ctx, Config{REST: config, Namespace: s.ns, TargetNamespaces: []string{s.ns}, Providers: providers,
+		err := Run(ctx, Config{REST: config, Namespace: s.ns, TargetNamespaces: namespaces, Providers: providers,
 			Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err != nil {
 			s.Errorf("%v", err)
