@@ -173,15 +173,19 @@ func (s *state) apply(ev Event) {
 		s.rebuilding, s.opening = false, true
 		s.everything()
 	case GrantsChanged:
-		s.table.SetGrants(ev.Grants)
-		if s.grantsPending {
-			s.grantsPending = false
-			s.everything()
-		}
+		s.setGrants(ev)
 	case AccessChanged:
 		s.setAccess(ev)
 	default:
 		s.applyCall(ev)
+	}
+}
+
+func (s *state) setGrants(ev GrantsChanged) {
+	s.table.SetGrants(ev.Grants)
+	if s.grantsPending {
+		s.grantsPending = false
+		s.everything()
 	}
 }
 

@@ -56,7 +56,7 @@ func (r *policies) Reconcile(ctx context.Context, request reconcile.Request) (re
 		return reconcile.Result{}, err
 	}
 	if err != nil || !policy.DeletionTimestamp.IsZero() {
-		r.services.follow(request.NamespacedName, nil)
+		r.services.follow(request.NamespacedName, nil) //nolint:contextcheck // as below
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
