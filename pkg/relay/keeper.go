@@ -29,8 +29,8 @@ func (r *Relay) store(ctx context.Context) error {
 		}
 		r.mu.Lock()
 		wait := gather
-		if len(r.flushers) > 0 {
-			wait = 0
+		if len(r.flushers) > 0 || r.mirror.documents[LimitsDocument] != nil {
+			wait = 0 // what is stored may let in who must not come in any more
 		}
 		r.mu.Unlock()
 		if failing {
