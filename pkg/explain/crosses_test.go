@@ -7,6 +7,7 @@ import (
 
 	"github.com/nordix/meridio-nsp/pkg/config"
 	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // breaks is one thing that is broken, and how the explanation names it.
