@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -77,16 +78,17 @@ func (c *Cluster) deleteServices(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// ServiceConfig describes a Service with one port, 80/TCP, of both families where it can be.
+// ServiceConfig describes a Service with one port, of TCP and of both families where it can be.
 type ServiceConfig struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Annotations     map[string]string
 	Selector        map[string]string // nil: none
 	ClusterIP       bool              // default headless
+	Port            int32             // default 80, or the one that the Service has
 }
 
-// Service makes the Service, or updates labels, annotations and selector of the one that exists.
+// Service makes the Service, or updates labels, annotations, selector and port of the one that exists.
 func (c *Cluster) Service(ctx context.Context, cfg ServiceConfig) (*corev1.Service, error) {
 	services := c.client.CoreV1().Services(cfg.Namespace)
 	service, err := services.Create(ctx, cfg.object(), metav1.CreateOptions{})
@@ -96,6 +98,9 @@ func (c *Cluster) Service(ctx context.Context, cfg ServiceConfig) (*corev1.Servi
 			return nil, fmt.Errorf("reading service %s/%s: %w", cfg.Namespace, cfg.Name, err)
 		}
 		service.Labels, service.Annotations, service.Spec.Selector = cfg.Labels, cfg.Annotations, cfg.Selector
+		if cfg.Port != 0 {
+			service.Spec.Ports = cfg.object().Spec.Ports
+		}
 		service, err = services.Update(ctx, service, metav1.UpdateOptions{})
 	}
 	if err != nil {
@@ -110,7 +115,7 @@ func (cfg ServiceConfig) object() *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			Selector:       cfg.Selector,
 			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
-			Ports:          []corev1.ServicePort{{Name: "http", Port: 80}},
+			Ports:          []corev1.ServicePort{{Name: "http", Port: cmp.Or(cfg.Port, 80)}},
 		},
 	}
 	if !cfg.ClusterIP {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nordix/meridio-nsp/test/cluster"
@@ -23,15 +24,18 @@ func inBoth(do action) func(context.Context, *world) error {
 
 // service labels the Service, made if need be, as the pool of a stream.
 func service(name, stream string) action {
-	return labelled(name, play.PoolLabels(trenchName, conduit, stream))
+	port := 4000 + int32(slices.Index(streams, stream)) // that of the stream's flow, see play.Configure
+	return labelled(name, play.PoolLabels(trenchName, conduit, stream), port)
 }
 
 // unmarked makes the Service an ordinary one.
-func unmarked(name string) action { return labelled(name, nil) }
+func unmarked(name string) action { return labelled(name, nil, 0) }
 
-func labelled(name string, labels map[string]string) action {
+func labelled(name string, labels map[string]string, port int32) action {
 	return func(ctx context.Context, s *side) error {
-		_, err := s.cluster.Service(ctx, cluster.ServiceConfig{Namespace: s.name, Name: name, Labels: labels, Selector: app(name)})
+		_, err := s.cluster.Service(ctx, cluster.ServiceConfig{
+			Namespace: s.name, Name: name, Labels: labels, Selector: app(name), Port: port,
+		})
 		return err
 	}
 }

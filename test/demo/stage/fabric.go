@@ -199,6 +199,7 @@ func each(numbers []int, do func(number int) error) error {
 func realService(namespace string) cluster.ServiceConfig {
 	return cluster.ServiceConfig{
 		Namespace: namespace, Name: realApp, Labels: play.PoolLabels(trenchName, realConduit, realStream), Selector: app(realApp),
+		Port: int32(realVIP.Port()),
 	}
 }
 
