@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -216,26 +217,27 @@ func (s *Server) setHealth(st grpc_health_v1.HealthCheckResponse_ServingStatus) 
 	}
 }
 
-// Serve answers on the listener until ctx ends. Then watches are told to connect again, other calls may finish within the
-// grace, and the rest is cut.
+// Serve answers on the listener until ctx ends, or the listener fails. Then watches are told to connect again, other calls may finish
+// within the grace, and the rest is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	failed := make(chan error, 1)
-	go func() { failed <- s.grpc.Serve(limitedListener{l, s}) }()
 	reviewing, stop := context.WithCancel(ctx)
+	var reviewed sync.WaitGroup
+	defer reviewed.Wait()
 	defer stop()
-	go s.review(reviewing)
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
+	reviewed.Go(func() { s.review(reviewing) })
+	served := make(chan error, 1)
+	go func() {
+		served <- s.grpc.Serve(limitedListener{l, s})
+		stop()
+	}()
+	<-reviewing.Done()
 	s.health.Shutdown()
 	close(s.stopping)
 	s.arrivals.stop()
 	cut := time.AfterFunc(s.cfg.Grace, s.grpc.Stop)
 	defer cut.Stop()
 	s.grpc.GracefulStop()
-	if err := <-failed; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
 	}
 	return nil
