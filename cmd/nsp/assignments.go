@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
@@ -30,7 +31,7 @@ func newWatchAssignments(how reach) *cobra.Command {
 			"  nsp watch assignments --address 10.244.1.7 -o json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError{errors.New("name one pod to watch for: write namespace/pod")}
+				return cli.Usage(errors.New("name one pod to watch for: write namespace/pod"))
 			}
 			return nil
 		},
@@ -59,16 +60,16 @@ func newWatchAssignments(how reach) *cobra.Command {
 func parseWorkload(args []string, address string) (*targetpoolv1.Workload, error) {
 	switch {
 	case address != "" && len(args) > 0:
-		return nil, usageError{errors.New("name the pod or its --address, not both")}
+		return nil, cli.Usage(errors.New("name the pod or its --address, not both"))
 	case address != "":
 		if _, err := netip.ParseAddr(address); err != nil {
-			return nil, usageError{fmt.Errorf("--address is %q: write an IP address, as 10.244.1.7", address)}
+			return nil, cli.Usage(fmt.Errorf("--address is %q: write an IP address, as 10.244.1.7", address))
 		}
 		return &targetpoolv1.Workload{Address: address}, nil
 	}
 	namespace, pod, ok := strings.Cut(strings.Join(args, ""), "/")
 	if !ok || namespace == "" || pod == "" || strings.Contains(pod, "/") {
-		return nil, usageError{errors.New("name one pod to watch for: write namespace/pod, or use --address")}
+		return nil, cli.Usage(errors.New("name one pod to watch for: write namespace/pod, or use --address"))
 	}
 	return &targetpoolv1.Workload{Namespace: namespace, Pod: pod}, nil
 }

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 // connection is how a command reaches a running NSP. Its fields are flags.
@@ -95,11 +97,11 @@ func addConnection(cmd *cobra.Command, how reach) *connection {
 func (c *connection) validate() error {
 	switch {
 	case c.server == "" && c.forward == nil:
-		return usageError{errors.New("--server is empty: write host:port, as localhost:7778")}
+		return cli.Usage(errors.New("--server is empty: write host:port, as localhost:7778"))
 	case c.timeout <= 0:
-		return usageError{fmt.Errorf("--timeout is %s: choose a duration above 0, as 10s", c.timeout)}
+		return cli.Usage(fmt.Errorf("--timeout is %s: choose a duration above 0, as 10s", c.timeout))
 	case (c.certFile == "") != (c.keyFile == ""):
-		return usageError{errors.New("--tls-cert-file and --tls-key-file belong together: set both or none")}
+		return cli.Usage(errors.New("--tls-cert-file and --tls-key-file belong together: set both or none"))
 	}
 	return nil
 }
@@ -189,7 +191,7 @@ func (c *connection) inspect(ctx context.Context, ask func(context.Context, targ
 	conn, err := grpc.NewClient(c.server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
-		return usageError{fmt.Errorf("%s is %q: %w", c.addressFlag(), c.server, err)}
+		return cli.Usage(fmt.Errorf("%s is %q: %w", c.addressFlag(), c.server, err))
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

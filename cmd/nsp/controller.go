@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/external/controller"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
@@ -40,13 +41,13 @@ func newController() *cobra.Command {
 			"It is a process of its own because it may write what the namespace process must not.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
 		Example: "  nsp controller --namespace red --target-namespaces apps,vms --provider azure=unix:///run/resolvers/azure.sock",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Namespace == "" {
-				return usageError{errors.New("--namespace is required: the controller's own namespace")}
+				return cli.Usage(errors.New("--namespace is required: the controller's own namespace"))
 			}
 			if err := nsp.ValidateClusterName(cfg.ClusterName); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return runProcess(cmd.Context(), cmd.ErrOrStderr(), flags.level, func(ctx context.Context, log *slog.Logger) error {
 				cfg.Log = log

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/explain"
 )
 
@@ -82,18 +83,18 @@ func parseSubject(args []string) (explain.Subject, error) {
 		args = []string{args[0] + "/" + args[1]}
 	}
 	if len(args) != 1 {
-		return explain.Subject{}, usageError{errors.New("name one thing to explain: " + how)}
+		return explain.Subject{}, cli.Usage(errors.New("name one thing to explain: " + how))
 	}
 	kind, name, _ := strings.Cut(args[0], "/")
 	s := explain.Subject{Kind: kinds[kind], Name: name}
 	switch {
 	case s.Kind == "" || name == "" || strings.Contains(name, "/") && s.Kind != explain.Target:
-		return s, usageError{fmt.Errorf("%q cannot be explained: %s", args[0], how)}
+		return s, cli.Usage(fmt.Errorf("%q cannot be explained: %s", args[0], how))
 	case s.Kind == explain.Target:
 		name, _, _ = strings.Cut(name, "/") // a prefix length is welcome
 		addr, err := netip.ParseAddr(name)
 		if err != nil {
-			return s, usageError{fmt.Errorf("%q is no IP address: %s", name, how)}
+			return s, cli.Usage(fmt.Errorf("%q is no IP address: %s", name, how))
 		}
 		s.Name, s.Addr = "", addr.Unmap()
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
@@ -18,10 +19,10 @@ func newExport() *cobra.Command {
 		Long: "Write the registrations of a datasource, on which no NSP runs, into a registry file of Meridio 1.x, for a downgrade.\n" +
 			"A 1.x NSP that starts with that file has the registrations as they are now, with a full timeout each.",
 		Example: "  nsp export --to /run/nsp/data/registry.db --force --trench trench-a",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Validate(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			report, err := nsp.Export(cmd.Context(), cfg)
 			if errors.Is(err, fs.ErrExist) {

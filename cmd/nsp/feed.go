@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
@@ -53,7 +54,7 @@ func newWatchFeed(how reach) *cobra.Command {
 func parseConduit(args []string) (*targetpoolv1.Conduit, error) {
 	trench, name, ok := strings.Cut(strings.Join(args, " "), "/")
 	if len(args) != 1 || !ok || trench == "" || name == "" || strings.Contains(name, "/") {
-		return nil, usageError{errors.New("name one conduit to watch: write trench/conduit")}
+		return nil, cli.Usage(errors.New("name one conduit to watch: write trench/conduit"))
 	}
 	return &targetpoolv1.Conduit{Trench: trench, Name: name}, nil
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 // streamFilter selects by parts of a stream's name; empty is any.
@@ -37,7 +39,7 @@ func (f streamFilter) split() (streamFilter, error) {
 	case len(parts) == 3 && !slices.Contains(parts, ""):
 		return streamFilter{parts[0], parts[1], parts[2]}, nil
 	}
-	return f, usageError{fmt.Errorf("--stream is %q: write its name, or trench/conduit/stream", f.stream)}
+	return f, cli.Usage(fmt.Errorf("--stream is %q: write its name, or trench/conduit/stream", f.stream))
 }
 
 func (f streamFilter) has(s *targetpoolv1.Stream) bool {
@@ -65,7 +67,7 @@ func (f *poolFilter) validate() (err error) {
 		return err
 	}
 	if f.accepted != "" && f.accepted != "yes" && f.accepted != "no" {
-		return usageError{fmt.Errorf("--accepted is %q: choose yes or no", f.accepted)}
+		return cli.Usage(fmt.Errorf("--accepted is %q: choose yes or no", f.accepted))
 	}
 	return validateSort(f.sortBy, poolOrders)
 }
@@ -130,13 +132,13 @@ func (f *targetFilter) validate() (err error) {
 		if value == "" || slices.Contains(from, strings.ToLower(value)) {
 			return nil
 		}
-		return usageError{fmt.Errorf("--%s is %q: choose one of %s", flag, value, strings.Join(from, ", "))}
+		return cli.Usage(fmt.Errorf("--%s is %q: choose one of %s", flag, value, strings.Join(from, ", ")))
 	}
 	if f.service != "" && strings.Count(f.service, "/") != 1 {
-		return usageError{fmt.Errorf("--service is %q: write namespace/name", f.service)}
+		return cli.Usage(fmt.Errorf("--service is %q: write namespace/name", f.service))
 	}
 	if f.pod != "" && f.pod != "none" && strings.Count(f.pod, "/") != 1 {
-		return usageError{fmt.Errorf("--pod is %q: write namespace/name, or none", f.pod)}
+		return cli.Usage(fmt.Errorf("--pod is %q: write namespace/name, or none", f.pod))
 	}
 	return errors.Join(choose("state", f.state, targetStates), choose("status", f.status, targetStatuses), validateSort(f.sortBy, targetOrders))
 }
@@ -217,7 +219,7 @@ func addSort[T any](cmd *cobra.Command, to *string, orders map[string]T) {
 
 func validateSort[T any](by string, orders map[string]T) error {
 	if _, ok := orders[by]; by != "" && !ok {
-		return usageError{fmt.Errorf("--sort-by is %q: choose one of %s", by, strings.Join(slices.Sorted(maps.Keys(orders)), ", "))}
+		return cli.Usage(fmt.Errorf("--sort-by is %q: choose one of %s", by, strings.Join(slices.Sorted(maps.Keys(orders)), ", ")))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 	"github.com/nordix/meridio-nsp/pkg/registry"
 	"github.com/nordix/meridio-nsp/pkg/registry/meridio1x"
@@ -27,10 +28,10 @@ func newImport() *cobra.Command {
 			"A process whose datasource is such a file does so by itself; this is for files from elsewhere, and for looking first.\n" +
 			"The file is only read. It is taken over once, and again after it has changed.",
 		Example: "  nsp import --from /backup/registry.db --namespace red --dry-run",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Validate(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			report, into, err := nsp.Import(cmd.Context(), cfg)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 	"github.com/nordix/meridio-nsp/pkg/pool"
 )
@@ -21,10 +22,10 @@ func newNamespace() *cobra.Command {
 			"and serve TargetPool, TargetFeed and the target registry of the namespace.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
 		Example: "  nsp namespace --namespace red --transport tls --tls-cert-file /tls/tls.crt --tls-key-file /tls/tls.key",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Validate(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return runProcess(cmd.Context(), cmd.ErrOrStderr(), level, func(ctx context.Context, log *slog.Logger) error {
 				return nsp.RunNamespace(ctx, cfg, log)
@@ -54,11 +55,4 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 	if err != nil {
 		panic(err) // the flag does not exist
 	}
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError{err}
-	}
-	return nil
 }

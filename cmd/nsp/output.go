@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 // The forms of an answer: for people, for people with wide screens, and for machines.
@@ -36,7 +38,7 @@ func addOutput(cmd *cobra.Command) *output {
 
 func (o *output) validate() error {
 	if !slices.Contains(formats, o.format) {
-		return usageError{fmt.Errorf("--output is %q: choose one of %s", o.format, strings.Join(formats, ", "))}
+		return cli.Usage(fmt.Errorf("--output is %q: choose one of %s", o.format, strings.Join(formats, ", ")))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nordix/meridio-nsp/pkg/cli"
+	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
 // The names by which kubectl finds the plugin, and its completion.
@@ -32,14 +33,10 @@ func newPlugin() *cobra.Command {
 		Short: "See what becomes of Services, pods and targets of Meridio",
 		Long: "See what becomes of Services, pods and targets of Meridio. The NSP is reached through the API server, as by\n" +
 			"kubectl port-forward, unless --nsp-address names it.",
-		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl targetpool"},
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
-		Args:              noArgs,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl targetpool"},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newExplain(byForward), newPools(byForward), newTargets(byForward), newWatch(byForward), newVersion())
+	cli.Program(root, nsp.Version)
+	root.AddCommand(newExplain(byForward), newPools(byForward), newTargets(byForward), newWatch(byForward))
 	return root
 }

@@ -106,7 +106,7 @@ func (w *where) names(args []string) ([]string, error) {
 			namespace, name = w.namespace(), a
 		}
 		if namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, usageError{fmt.Errorf("%q is no pool: write namespace/name of its Service", a)}
+			return nil, cli.Usage(fmt.Errorf("%q is no pool: write namespace/name of its Service", a))
 		}
 		names = append(names, namespace+"/"+name)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os/signal"
 	"syscall"
@@ -12,14 +11,6 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
-
-// usageError is a command line that makes no sense.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// Usage marks the error for cli.Execute.
-func (e usageError) Usage() {}
 
 // run is the whole program.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -41,24 +32,10 @@ func newRoot() *cobra.Command {
 			"sidecars learn which streams to hold, load balancers which targets take traffic.\n\n" +
 			"Without a command it runs the process of one trench, as Meridio's operator starts it: see nsp trench --help.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR, unless its help says otherwise.",
-		Version:           nsp.Version,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
-		Args:              cli.NoCommand,
 	}
 	beTrench(root)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newNamespace(), newTrench(), newController(), newImport(), newExport(), newVersion())
+	cli.Program(root, nsp.Version)
+	root.AddCommand(newNamespace(), newTrench(), newController(), newImport(), newExport())
 	root.AddCommand(newPools(byAddress), newTargets(byAddress), newExplain(byAddress), newWatch(byAddress))
 	return root
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), nsp.Version) },
-	}
 }

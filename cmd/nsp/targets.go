@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	targetpoolv1 "github.com/nordix/meridio-nsp/api/targetpool/v1"
+
+	"github.com/nordix/meridio-nsp/pkg/cli"
 )
 
 func newTargets(how reach) *cobra.Command {
@@ -77,7 +79,7 @@ func parseStream(args []string) (*targetpoolv1.Stream, error) {
 	}
 	parts := strings.Split(args[0], "/")
 	if len(args) > 1 || len(parts) > 3 || slices.Contains(parts, "") {
-		return nil, usageError{fmt.Errorf("%q is no stream: write trench, trench/conduit or trench/conduit/stream", strings.Join(args, " "))}
+		return nil, cli.Usage(fmt.Errorf("%q is no stream: write trench, trench/conduit or trench/conduit/stream", strings.Join(args, " ")))
 	}
 	for i, field := range []*string{&s.Trench, &s.Conduit, &s.Name}[:len(parts)] {
 		*field = parts[i]

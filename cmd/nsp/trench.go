@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/nsp"
 )
 
@@ -20,7 +21,7 @@ func newTrench() *cobra.Command {
 			"too. The file at --datasource is then a mirror, which is served while the namespace process is away. The registry\n" +
 			"goes along when the flag is set or taken away.",
 		Example: "  nsp trench --namespace red --config-map-name meridio-configuration-trench-a",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 	}
 	beTrench(cmd)
 	return cmd
@@ -47,7 +48,7 @@ func beTrench(cmd *cobra.Command) {
 		"token of this process's ServiceAccount to show to the namespace process; read again at every call")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cfg.Validate(); err != nil {
-			return usageError{err}
+			return cli.Usage(err)
 		}
 		return runProcess(cmd.Context(), cmd.ErrOrStderr(), level, func(ctx context.Context, log *slog.Logger) error {
 			return nsp.RunTrench(ctx, cfg, log)

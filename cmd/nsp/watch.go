@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nordix/meridio-nsp/pkg/cli"
 	"github.com/nordix/meridio-nsp/pkg/targetpool/client"
 )
 
@@ -14,7 +15,7 @@ func newWatch(how reach) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "See what an NSP tells load balancers or sidecars, as it happens",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newWatchFeed(how), newWatchAssignments(how))
@@ -48,11 +49,11 @@ func (c *connection) watch(cmd *cobra.Command, begin func(*client.Client) (watch
 		HeartbeatTimeout: max(c.timeout, client.DefaultHeartbeatTimeout),
 	})
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	w, err := begin(cl)
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	first.live = func() bool { return !w.Status().Since.IsZero() }
 	waiting := time.AfterFunc(c.timeout, func() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os/signal"
 	"syscall"
@@ -31,18 +30,10 @@ func newRoot() *cobra.Command {
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
 		Example: "  stateless-lb --trench trench-a --conduit load-balancer --namespace red\n" +
 			"  stateless-lb trace --src 10.0.0.2 --sport 40000 --dst 20.0.0.1 --dport 80 --proto tcp",
-		Version:           cli.Version,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
-		Args:              cli.NoCommand,
 	}
 	beBalancer(root)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
-	root.AddCommand(newTrace(), newRemove(), newProbe(), &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cli.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), cli.Version) },
-	})
+	cli.Program(root, cli.Version)
+	root.AddCommand(newTrace(), newRemove(), newProbe())
 	return root
 }
 
@@ -56,14 +47,10 @@ func addPlane(cmd *cobra.Command, cfg *nft.Config) {
 
 // newProbe is the health probe under a name of its own.
 func newProbe() *cobra.Command {
-	probe := cli.NewProbe()
-	probe.Use, probe.Short = "probe", "Ask a load balancer for its health, as a probe of the kubelet does"
+	probe := cli.NewProbeOf("a load balancer", defaultHealthSocket)
 	probe.Example = "  stateless-lb probe --service Readiness"
 	probe.Long = "Services: Startup and Liveness are about the process. Readiness holds from the moment that the kernel has what the NSP said,\n" +
 		"and through any loss of the control plane. NSPCli is the connection to the NSP; Stream and Flow say whether there are any."
-	addr := probe.Flags().Lookup("addr")
-	addr.DefValue, addr.Usage = "unix://"+defaultHealthSocket, "address, host:port or unix:///path"
-	_ = addr.Value.Set(addr.DefValue) // a string takes all
 	return probe
 }
 

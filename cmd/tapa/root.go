@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os/signal"
 	"syscall"
@@ -39,30 +38,18 @@ func newRoot() *cobra.Command {
 			"  tapa --connector interface --interface eth1 --gateway 172.16.0.1 --external-target red/vm-1 \\\n" +
 			"    --server nsp.example.org:7778 --spiffe-endpoint-socket unix:///run/spire/agent.sock\n" +
 			"  tapa status",
-		Version:           cli.Version,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cli.FromEnvironment(cmd.Flags()) },
-		Args:              cli.NoCommand,
 	}
 	beSidecar(root)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
-	root.AddCommand(newStatus(), newHealth(), &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cli.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), cli.Version) },
-	})
+	cli.Program(root, cli.Version)
+	root.AddCommand(newStatus(), newHealth())
 	return root
 }
 
 // newHealth is the probe under a name of its own.
 func newHealth() *cobra.Command {
-	probe := cli.NewProbe()
-	probe.Use, probe.Short = "probe", "Ask a sidecar for its health, as a probe of the kubelet does"
+	probe := cli.NewProbeOf("a sidecar", defaultHealthSocket)
 	probe.Example = "  tapa probe --service Readiness\n  tapa probe --service Streams"
 	probe.Long = "Services: Startup, Readiness and Liveness are about the sidecar alone; NSP and Connector are its connections; Streams is healthy\n" +
 		"while all streams that somebody wants are open, Stream/TRENCH/CONDUIT/STREAM while that one is."
-	addr := probe.Flags().Lookup("addr")
-	addr.DefValue, addr.Usage = "unix://"+defaultHealthSocket, "address, host:port or unix:///path"
-	_ = addr.Value.Set(addr.DefValue) // a string takes all
 	return probe
 }

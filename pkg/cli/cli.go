@@ -82,6 +82,19 @@ func NoCommand(cmd *cobra.Command, args []string) error {
 	return Usage(errors.New(text))
 }
 
+// Program makes a command the root of a program: flags come from the environment too, commands that do not exist and flags that make no
+// sense are usage errors, and "version" prints the version.
+func Program(root *cobra.Command, version string) {
+	root.Version, root.SilenceErrors, root.SilenceUsage = version, true, true
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return FromEnvironment(cmd.Flags()) }
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	root.Args = NoCommand
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "Print the version", Args: NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
+	})
+}
+
 // NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error { return Usage(cobra.NoArgs(cmd, args)) }
 

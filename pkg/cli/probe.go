@@ -58,6 +58,16 @@ func NewProbe() *cobra.Command {
 	return cmd
 }
 
+// NewProbeOf is the probe as a command of a program, which asks it at its health socket unless told otherwise.
+func NewProbeOf(who, socket string) *cobra.Command {
+	cmd := NewProbe()
+	cmd.Use, cmd.Short = "probe", "Ask "+who+" for its health, as a probe of the kubelet does"
+	addr := cmd.Flags().Lookup("addr")
+	addr.DefValue, addr.Usage = "unix://"+socket, "address, host:port or unix:///path"
+	_ = addr.Value.Set(addr.DefValue) // a string takes all
+	return cmd
+}
+
 // probeCredentials are plaintext, or what the workload API gives within the time that it takes to connect.
 func probeCredentials(ctx context.Context, spiffe bool, timeout time.Duration) (credentials.TransportCredentials, func(), error) {
 	if !spiffe {
