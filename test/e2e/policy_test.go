@@ -147,7 +147,7 @@ func (w *flowWatch) now(want string) {
 }
 
 // A policy is made, its sources resolve, change and go, and load balancers are told each time: those on TargetFeed, and through the
-// trench process those of Meridio 1.x, as the source subnets of the flows. // M17
+// trench process those of Meridio 1.x, as the source subnets of the flows.
 func TestPolicyReachesLoadBalancers(t *testing.T) {
 	s := newRelayScene(t)
 	c := s.controller("--leader-election=false")
@@ -231,7 +231,7 @@ func (w *limitWatch) nowAnyOrder(want ...string) {
 	}, patience, 20*time.Millisecond, "want %v", want)
 }
 
-// Two hundred machines are two hundred prefixes, which nfqlb takes in several flows. // P12
+// Two hundred machines are two hundred prefixes, which nfqlb takes in several flows.
 func TestPolicyOfManySourcesInOldFlows(t *testing.T) {
 	s := newRelayScene(t)
 	s.controller("--leader-election=false")
@@ -257,7 +257,7 @@ func TestPolicyOfManySourcesInOldFlows(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 }
 
-// A policy decides whose real packets get through the load balancer; without it, the flow does. // M17
+// A policy decides whose real packets get through the load balancer; without it, the flow does.
 func TestPolicyOnRealPackets(t *testing.T) {
 	s := newLBScene(t)
 	s.controller("--leader-election=false")
