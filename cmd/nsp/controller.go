@@ -35,9 +35,10 @@ func newController() *cobra.Command {
 	var flags controllerFlags
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Run the controller of ExternalTargets and TargetPools",
+		Short: "Run the controller of ExternalTargets, TargetPools and StreamPolicies",
 		Long: "Find the addresses of ExternalTargets and write them to the EndpointSlices of the Services that select them;\n" +
-			"make a Service for each TargetPool, and for each Stream object with the annotation " + controller.AnnotationSelector + ".\n\n" +
+			"make a Service for each TargetPool, and for each Stream object with the annotation " + controller.AnnotationSelector + ";\n" +
+			"find the addresses that the sources of StreamPolicies stand for.\n\n" +
 			"It is a process of its own because it may write what the namespace process must not.\n\n" +
 			"Every flag --foo-bar is also read from the environment variable NSP_FOO_BAR.",
 		Example: "  nsp controller --namespace red --target-namespaces apps,vms --provider azure=unix:///run/resolvers/azure.sock",
