@@ -41,8 +41,8 @@ const (
 	skew = 10 * time.Second
 )
 
-// algorithms are those that Kubernetes signs with.
-var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
+// Algorithms are those that Kubernetes signs tokens with.
+var Algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
 // Local verifies tokens against the public keys of the cluster, without asking anybody. It implements Verifier. A deleted pod
 // shows only in that it leaves its slices.
@@ -79,7 +79,7 @@ type named struct {
 
 // Verify implements Verifier.
 func (l *Local) Verify(ctx context.Context, raw string) (Token, error) {
-	parsed, err := jwt.ParseSigned(raw, algorithms)
+	parsed, err := jwt.ParseSigned(raw, Algorithms)
 	if err != nil {
 		return Token{}, Unproven(BadToken, "the token is no signed JWT: %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -74,7 +73,7 @@ func one(v authenticationv1.ExtraValue) string {
 // outline reads the times of a token, which a review does not tell, and refuses what need not be asked about. What it reads
 // counts only if the review finds the token good.
 func outline(raw, audience string) (auth.Token, error) {
-	parsed, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512})
+	parsed, err := jwt.ParseSigned(raw, auth.Algorithms)
 	if err != nil {
 		return auth.Token{}, auth.Unproven(auth.BadToken, "the token is no signed JWT: %v", err)
 	}

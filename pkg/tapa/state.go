@@ -73,24 +73,12 @@ func OpenFile(path string) (f *File, s State, damaged, err error) {
 func (f *File) Close() { f.lock.Release() }
 
 func (f *File) read() (s State, damaged, err error) {
-	path := f.path
-	data, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return State{Lost: true}, nil, nil
-	case err != nil:
-		return s, nil, fmt.Errorf("reading the state file: %w", err)
-	}
-	if s, err = decode(data); err == nil {
-		f.last = data
-		return s, nil, nil
-	}
-	aside := path + ".damaged"
-	damaged = fmt.Errorf("the state file %s is damaged, it was moved to %s: %w", path, aside, err)
-	if err := os.Rename(path, aside); err != nil {
-		return s, nil, fmt.Errorf("moving the damaged state file aside: %w", err)
-	}
-	return State{Lost: true}, damaged, nil
+	f.last, damaged, err = ReadFile(f.path, func(data []byte) (err error) {
+		s, err = decode(data)
+		return err
+	})
+	s.Lost = f.last == nil
+	return s, damaged, err
 }
 
 func decode(data []byte) (State, error) {
@@ -123,6 +111,27 @@ func (f *File) Save(s State) error {
 	}
 	f.last = data
 	return nil
+}
+
+// ReadFile reads what WriteFile wrote; nil is no file. One that decode does not take is moved aside, and then damaged says what was
+// wrong and where it is.
+func ReadFile(path string, decode func([]byte) error) (data []byte, damaged, err error) {
+	data, err = os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("reading the state file: %w", err)
+	}
+	if err = decode(data); err == nil {
+		return data, nil, nil
+	}
+	aside := path + ".damaged"
+	damaged = fmt.Errorf("the state file %s is damaged, it was moved to %s: %w", path, aside, err)
+	if err := os.Rename(path, aside); err != nil {
+		return nil, nil, fmt.Errorf("moving the damaged state file aside: %w", err)
+	}
+	return nil, damaged, nil
 }
 
 // WriteFile replaces a file. It writes beside it and renames, so that a kill or a full disk leaves the one before.

@@ -2,9 +2,7 @@ package iface
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -49,26 +47,18 @@ func readState(path string) (s state, damaged, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return s, nil, fmt.Errorf("making the directory of the state file: %w", err)
 	}
-	data, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return s, nil, nil
-	case err != nil:
-		return s, nil, fmt.Errorf("reading the state file: %w", err)
-	}
-	err = json.Unmarshal(data, &s)
-	if err == nil && s.Version != version {
-		err = fmt.Errorf("its version is %d, not %d", s.Version, version)
-	}
-	if err == nil {
-		return s, nil, nil
-	}
-	aside := path + ".damaged"
-	damaged = fmt.Errorf("the state file %s is damaged, it was moved to %s: %w", path, aside, err)
-	if err := os.Rename(path, aside); err != nil {
-		return state{}, nil, fmt.Errorf("moving the damaged state file aside: %w", err)
-	}
-	return state{}, damaged, nil
+	_, damaged, err = tapa.ReadFile(path, func(data []byte) error {
+		var read state
+		if err := json.Unmarshal(data, &read); err != nil {
+			return err
+		}
+		if read.Version != version {
+			return fmt.Errorf("its version is %d, not %d", read.Version, version)
+		}
+		s = read
+		return nil
+	})
+	return s, damaged, err
 }
 
 func (s state) write(path string) error {
