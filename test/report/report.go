@@ -2,14 +2,19 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 )
+
+// long is from when on a test is worth a line of its own.
+const long = 15 * time.Second
 
 // event is one line of "go test -json", as "go doc test2json" and "go help buildjson" describe it.
 type event struct {
@@ -26,6 +31,7 @@ type event struct {
 type run struct {
 	order  []string // tests, as they began
 	result map[string]string
+	slow   map[string]time.Duration
 	output map[string][]string // by test; "" is the package's own
 }
 
@@ -74,7 +80,7 @@ func (r *report) add(e event) {
 	}
 	p := r.runs[e.Package]
 	if p == nil {
-		p = &run{result: map[string]string{}, output: map[string][]string{}}
+		p = &run{result: map[string]string{}, slow: map[string]time.Duration{}, output: map[string][]string{}}
 		r.runs[e.Package] = p
 	}
 	switch e.Action {
@@ -85,6 +91,9 @@ func (r *report) add(e event) {
 	case "pass", "fail", "skip":
 		if e.Test != "" {
 			p.result[e.Test] = e.Action
+			if took := time.Duration(e.Elapsed * float64(time.Second)); took >= long && !strings.Contains(e.Test, "/") {
+				p.slow[e.Test] = took
+			}
 			return
 		}
 		r.end(p, e)
@@ -110,6 +119,7 @@ func (r *report) end(p *run, e event) {
 	if e.Action != "fail" && len(broken) == 0 {
 		if len(p.order) > 0 {
 			fmt.Fprintf(r.out, "ok    %-40s %8s %5d tests\n", name, elapsed(p, e), len(p.order))
+			r.slowest(p)
 		}
 		return
 	}
@@ -122,6 +132,14 @@ func (r *report) end(p *run, e event) {
 		r.indent(p.output[test])
 	}
 	r.indent(p.output[""])
+}
+
+// slowest names the tests that take most of a package's time.
+func (r *report) slowest(p *run) {
+	names := slices.SortedFunc(maps.Keys(p.slow), func(a, b string) int { return cmp.Compare(p.slow[b], p.slow[a]) })
+	for _, test := range names {
+		fmt.Fprintf(r.out, "      %-40s %8s\n", test, p.slow[test].Round(time.Second))
+	}
 }
 
 // close reports what never ended, the skips and the counts. Its error says why the run as a whole failed.

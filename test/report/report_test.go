@@ -19,6 +19,12 @@ const (
 {"Action":"output","Package":"m/a","Output":"PASS\n"}
 {"Action":"pass","Package":"m/a","Elapsed":0.25}
 `
+	slow = `{"Action":"run","Package":"m/w","Test":"TestSlow"}
+{"Action":"run","Package":"m/w","Test":"TestSlow/case"}
+{"Action":"pass","Package":"m/w","Test":"TestSlow/case","Elapsed":40}
+{"Action":"pass","Package":"m/w","Test":"TestSlow","Elapsed":41.4}
+{"Action":"pass","Package":"m/w","Elapsed":42}
+`
 	skips = `{"Action":"run","Package":"m/s","Test":"TestRoot"}
 {"Action":"output","Package":"m/s","Test":"TestRoot","Output":"=== RUN   TestRoot\n"}
 {"Action":"output","Package":"m/s","Test":"TestRoot","Output":"    s_test.go:9: needs root\n"}
@@ -61,6 +67,7 @@ func TestReport(t *testing.T) {
 		err     string   // "" is success
 	}{
 		{"all pass", passes, true, []string{"ok    a ", "250ms", "1 passed, 0 failed, 0 skipped\n"}, ""},
+		{"slow tests have lines", slow, true, []string{"ok    w ", "TestSlow  ", "41s\n", "2 passed, 0 failed, 0 skipped\n"}, ""},
 		{"package without tests", passes + empty, true, []string{"1 passed, 0 failed, 0 skipped\n"}, ""},
 		{"skip is listed", passes + skips, false, []string{"  s: TestRoot: s_test.go:9: needs root\n", "1 passed, 0 failed, 1 skipped\n"}, ""},
 		{"skip is forbidden", passes + skips, true, []string{"1 passed, 0 failed, 1 skipped\n"}, "skipped"},
