@@ -189,6 +189,7 @@ func TestChartPermissions(t *testing.T) {
 		"list externaltargets.targetpool.meridio.nordix.org": true, "watch externaltargets.targetpool.meridio.nordix.org": true,
 		"watch configmaps": true,
 		"list targetgrants.targetpool.meridio.nordix.org": true, "watch targetgrants.targetpool.meridio.nordix.org": true,
+		"list streampolicies.targetpool.meridio.nordix.org": true, "watch streampolicies.targetpool.meridio.nordix.org": true,
 		"list trenches.meridio.nordix.org": true, "watch trenches.meridio.nordix.org": true,
 		"create events.events.k8s.io": true, "patch events.events.k8s.io": true,
 	}, granted(rules.Status.ResourceRules))

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	nspv1 "github.com/nordix/meridio-nsp/api/nsp/v1"
@@ -180,7 +182,9 @@ func (s *relayScene) meterRegistry() {
 // meterStalled has changes that a load balancer which does not read never sees.
 func (s *relayScene) meterStalled() {
 	s.Helper()
-	conn, err := s.nsp.Dial()
+	const window = 64 << 10 // else it grows to what this test takes long to fill
+	conn, err := grpc.NewClient(s.nsp.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(s, err)
 	defer conn.Close()
 	watch, err := targetpoolv1.NewTargetFeedClient(conn).Watch(s.within(), &targetpoolv1.TargetFeedWatchRequest{
