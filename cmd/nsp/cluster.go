@@ -25,6 +25,7 @@ import (
 	"github.com/nordix/meridio-nsp/pkg/external/controller"
 	"github.com/nordix/meridio-nsp/pkg/kube"
 	"github.com/nordix/meridio-nsp/pkg/pool"
+	"github.com/nordix/meridio-nsp/pkg/stream"
 )
 
 // clusterAccess is how a command reaches the API server: as kubectl does. Its fields are flags.
@@ -120,6 +121,9 @@ func (s *apiServer) custom(ctx context.Context, namespace string, f *explain.Clu
 	})
 	f.MadeErr = s.each(ctx, namespace, "targetpools", func(o *unstructured.Unstructured) {
 		f.Made = append(f.Made, targetPoolFacts(o))
+	})
+	f.PoliciesErr = s.each(ctx, namespace, "streampolicies", func(o *unstructured.Unstructured) {
+		f.Policies = append(f.Policies, policyFacts(o))
 	})
 }
 
@@ -236,6 +240,17 @@ func targetPoolFacts(o *unstructured.Unstructured) explain.TargetPoolFacts {
 	}
 }
 
+func policyFacts(o *unstructured.Unstructured) explain.PolicyFacts {
+	var typed v1alpha1.StreamPolicy
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed) // as above
+	of := typed.Spec.Stream
+	return explain.PolicyFacts{
+		Ref:      pool.Ref{Namespace: o.GetNamespace(), Name: o.GetName()},
+		Stream:   stream.Key{Namespace: o.GetNamespace(), Trench: string(of.Trench), Conduit: string(of.Conduit), Name: string(of.Stream)},
+		Prefixes: int(typed.Status.TotalPrefixes), Conditions: conditionFacts(typed.Status.Conditions, o.GetGeneration()),
+	}
+}
+
 func conditionFacts(all []metav1.Condition, generation int64) explain.Conditions {
 	facts := make(explain.Conditions, len(all))
 	for _, c := range all {
@@ -278,6 +293,8 @@ func (s *apiServer) namesOf(ctx context.Context, kind explain.Kind, namespace st
 		return s.names(ctx, namespace, "externaltargets")
 	case explain.TargetPool:
 		return s.names(ctx, namespace, "targetpools")
+	case explain.StreamPolicy:
+		return s.names(ctx, namespace, "streampolicies")
 	}
 	return nil
 }

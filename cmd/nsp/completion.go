@@ -109,7 +109,7 @@ func (c *connection) completeSubjects(
 	}
 	kind, _, ok := strings.Cut(word, "/")
 	if !ok {
-		return []string{"externaltarget/", "pod/", "service/", "target/", "targetpool/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		return []string{"externaltarget/", "pod/", "service/", "streampolicy/", "target/", "targetpool/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
 	return subjects(kinds[kind], c.subjectNames(cmd, a, kinds[kind])), cobra.ShellCompDirectiveNoFileComp
 }

@@ -27,11 +27,12 @@ func newExplain(how reach) *cobra.Command {
 	var out *output
 	var flags explainFlags
 	cmd := &cobra.Command{
-		Use:   "explain {pod/NAME | service/NAME | externaltarget/NAME | targetpool/NAME | target/IP}",
+		Use:   "explain {pod/NAME | service/NAME | externaltarget/NAME | targetpool/NAME | streampolicy/NAME | target/IP}",
 		Short: "Follow a target from the label on its Service to the load balancer",
 		Long: "Follow a target from the label on its Service to the load balancer: every step with a tick or a cross, and what to do about\n" +
 			"the first cross. It asks a running NSP and the API server, and says where the two do not agree. A pod is asked for by its\n" +
-			"name, as are a Service, an ExternalTarget and a TargetPool; a registered target by an address of the secondary network.",
+			"name, as are a Service, an ExternalTarget, a TargetPool and a StreamPolicy; a registered target by an address of the\n" +
+			"secondary network.",
 		Example: how.example("explain pod/web-0 -n red", "explain service/web -n red -o json | jq -r .verdict", "explain target/172.16.0.7",
 			"explain externaltarget/vm-1 -n apps"),
 		Args: func(_ *cobra.Command, args []string) error {
@@ -75,10 +76,11 @@ var kinds = map[string]explain.Kind{
 	"target": explain.Target, "targets": explain.Target,
 	"externaltarget": explain.ExternalTarget, "externaltargets": explain.ExternalTarget, "extt": explain.ExternalTarget, "et": explain.ExternalTarget,
 	"targetpool": explain.TargetPool, "targetpools": explain.TargetPool, "tpool": explain.TargetPool,
+	"streampolicy": explain.StreamPolicy, "streampolicies": explain.StreamPolicy, "spol": explain.StreamPolicy,
 }
 
 func parseSubject(args []string) (explain.Subject, error) {
-	const how = "write pod/NAME, service/NAME, externaltarget/NAME, targetpool/NAME or target/IP"
+	const how = "write pod/NAME, service/NAME, externaltarget/NAME, targetpool/NAME, streampolicy/NAME or target/IP"
 	if len(args) == 2 && !strings.Contains(args[0], "/") { // kubectl's other form
 		args = []string{args[0] + "/" + args[1]}
 	}

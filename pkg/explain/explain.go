@@ -67,6 +67,9 @@ type Explanation struct {
 	Counts  []Count `json:"counts,omitempty"`
 	// Differences are all that the process and the cluster do not agree on.
 	Differences []string `json:"differences,omitempty"`
+
+	// good is the verdict where nothing is wrong and no target is asked for.
+	good string
 }
 
 // First is the first step of a status; ok is false where there is none.
@@ -93,6 +96,8 @@ func Explain(s Subject, f Facts) *Explanation {
 		e.Paths = x.externalTarget(s)
 	case TargetPool:
 		x.targetPool(s, e)
+	case StreamPolicy:
+		x.streamPolicy(s, e)
 	}
 	e.conclude()
 	return e
@@ -122,7 +127,7 @@ func (e *Explanation) conclude() {
 		e.Advice = unknown.Advice
 	default:
 		e.Works = true
-		e.Verdict = "takes traffic"
+		e.Verdict = orNone(e.good, "takes traffic")
 		if e.Members > 0 {
 			e.Verdict = fmt.Sprintf("every member takes traffic (%d)", e.Members)
 		}

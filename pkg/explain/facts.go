@@ -21,6 +21,7 @@ const (
 	Target         Kind = "target"
 	ExternalTarget Kind = "externaltarget"
 	TargetPool     Kind = "targetpool"
+	StreamPolicy   Kind = "streampolicy"
 )
 
 // Subject is what is asked about: an object by name, a target by an address of it.
@@ -57,6 +58,9 @@ type ClusterFacts struct {
 	Externals             []ExternalFacts
 	Made                  []TargetPoolFacts
 	ExternalsErr, MadeErr string
+	// Policies are the StreamPolicies; PoliciesErr is why they could not be read, or empty.
+	Policies    []PolicyFacts
+	PoliciesErr string
 	// Trenches are the configurations of the trenches that the Services name.
 	Trenches map[TrenchName]TrenchFacts
 	// Grants are those of the namespaces of these trenches; GrantsErr is why those of a namespace could not be read.
@@ -110,6 +114,15 @@ type TargetPoolFacts struct {
 	UID string
 	// Service is the name of the one that was made for it, empty where none was.
 	Service    string
+	Conditions Conditions
+}
+
+// PolicyFacts is a StreamPolicy.
+type PolicyFacts struct {
+	pool.Ref
+	Stream stream.Key
+	// Prefixes is how many its sources resolve to.
+	Prefixes   int
 	Conditions Conditions
 }
 

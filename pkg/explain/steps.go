@@ -34,6 +34,9 @@ const (
 	StepReady     = "Ready"
 	StepState     = "State"
 	StepBalancers = "LoadBalancers"
+	StepInForce   = "InForce"
+	StepSources   = "Sources"
+	StepEnforced  = "Enforced"
 )
 
 // titles are the steps as questions that a tick answers with yes.
@@ -70,6 +73,9 @@ var titles = map[string]string{
 	StepReady:     "it is ready",
 	StepState:     "load balancers are told to use it",
 	StepBalancers: "load balancers listen",
+	StepInForce:   "it is in force",
+	StepSources:   "its sources have addresses",
+	StepEnforced:  "the NSP restricts the stream",
 }
 
 // The states and statuses on the wire.

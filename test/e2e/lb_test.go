@@ -65,6 +65,11 @@ func (s *lbScene) start() {
 	require.NoError(s, err)
 }
 
+func (s *lbScene) isReady() bool {
+	p, err := s.router.Start(process.Config{Path: s.binary, Args: []string{"probe", "--addr=unix://" + s.dir + "/health.sock", "--service=Readiness"}})
+	return err == nil && p.ExitCode() == 0
+}
+
 // tool runs a command of the program beside it.
 func (s *lbScene) tool(args ...string) string {
 	s.Helper()
@@ -151,7 +156,7 @@ func TestLoadBalancerOnRealPackets(t *testing.T) {
 		s.podWithTarget(number)
 	}
 	s.eventually("11 12 13")
-	s.tool("probe", "--addr=unix://"+s.dir+"/health.sock", "--service=Readiness")
+	require.Eventually(t, s.isReady, patience, 50*time.Millisecond, "packets may be through a moment before it says so")
 	s.ready("web-12", false)
 	s.eventually("11 13")
 	s.ready("web-12", true)

@@ -179,7 +179,7 @@ func (s *relayScene) meterRegistry() {
 	})
 }
 
-// meterStalled has changes that a load balancer which does not read never sees.
+// meterStalled has changes that a load balancer which does not read for a while never sees.
 func (s *relayScene) meterStalled() {
 	s.Helper()
 	const window = 64 << 10 // else it grows to what this test takes long to fill
@@ -199,13 +199,22 @@ func (s *relayScene) meterStalled() {
 		great.Ips = append(great.Ips, fmt.Sprintf("172.17.%d.%d/16", i/250, i%250+1))
 	}
 	targets := nspv1.NewTargetRegistryClient(conn)
-	before, until := coalesced.read(), s.within()
-	for coalesced.read() == before { // until what is on the way has filled its windows
-		require.NoError(s, until.Err(), "nothing coalesces")
+	until := s.within()
+	change := func() {
 		for _, great.Status = range []nspv1.Target_Status{nspv1.Target_DISABLED, nspv1.Target_ENABLED} {
 			_, err := targets.Register(until, great)
 			require.NoError(s, err)
 		}
 	}
-	require.Positive(s, lag.read())
+	for lag.read() == 0 { // until what is on the way has filled its window
+		require.NoError(s, until.Err(), "nobody is behind")
+		change()
+	}
+	before := coalesced.read()
+	change()
+	change()
+	for coalesced.read() == before { // which is known when it reads on
+		_, err := watch.Recv()
+		require.NoError(s, err, "nothing coalesces")
+	}
 }

@@ -186,6 +186,7 @@ func TestPolicyReachesLoadBalancers(t *testing.T) {
 	s.deletes("spol", "one")
 	feed.now("203.0.113.0/24")
 	flows.now("203.0.113.0/24")
+	s.works("streampolicy/two")
 
 	// Without a policy all is as configured; with one whose sources are nothing nobody gets in, though the flow stays.
 	s.deletes("spol", "two")
@@ -194,6 +195,7 @@ func TestPolicyReachesLoadBalancers(t *testing.T) {
 	s.policy("one", "{service: {name: missing}}")
 	feed.now("")
 	flows.now("::1/128")
+	s.stopped("streampolicy/one", "Sources", "missing", "nobody gets in")
 
 	// Whatever is started anew: the limit holds, and nobody is ever told otherwise.
 	told, seen := len(feed.history()), len(flows.seenAll())
