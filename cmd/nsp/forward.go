@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,6 +116,10 @@ func targetPort(svc *corev1.Service, pod *corev1.Pod) int {
 	return nspPort
 }
 
+// silenceKlog is for port forwards, which log every connection that ends; what matters is told by the calls that fail. It is done
+// once, before there is any: connections of an earlier one may still be ending.
+var silenceKlog = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+
 // forward listens on a free port of this host. As kubectl, it tries WebSocket first, and SPDY where a proxy or an older API server does
 // not speak that.
 func (s *apiServer) forward(ctx context.Context, pod *corev1.Pod, port int) (address string, stop func(), err error) {
@@ -128,8 +133,7 @@ func (s *apiServer) forward(ctx context.Context, pod *corev1.Pod, port int) (add
 	if err != nil {
 		return "", nil, err
 	}
-	// It logs every connection that ends; what matters is told by the calls that fail.
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	silenceKlog()
 	go func() { ended <- f.ForwardPorts() }()
 	stop = func() {
 		close(stopped)
