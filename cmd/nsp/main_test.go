@@ -71,6 +71,7 @@ type fake struct {
 func (f *fake) answer(ctx context.Context) error {
 	if f.silent {
 		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err() // the client may not have given up yet
 	}
 	return f.err
 }
